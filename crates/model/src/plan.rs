@@ -1,5 +1,6 @@
 //! A plan: what to change, in which order, and why. It can be displayed, inverted and journalled.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -124,11 +125,12 @@ impl TryFrom<Vec<Change>> for Step {
 
     fn try_from(changes: Vec<Change>) -> Result<Self, NotAStep> {
         let first = changes.first().ok_or(NotAStep::Empty)?.to();
-        for (index, change) in changes.iter().enumerate() {
+        let mut knobs = BTreeSet::new();
+        for change in &changes {
             if change.to().object() != first.object() {
                 return Err(NotAStep::TwoObjects(first.object(), change.to().object()));
             }
-            if changes[..index].iter().any(|earlier| earlier.to().same_knob(change.to())) {
+            if !knobs.insert(change.to().identity()) {
                 return Err(NotAStep::TwiceOneKnob(change.to().clone()));
             }
         }

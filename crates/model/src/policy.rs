@@ -145,7 +145,7 @@ impl fmt::Display for Target {
 }
 
 /// How to find the processes of a service. A process must match every condition that is given.
-#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Match {
     /// A systemd unit, as in `memcached.service`.

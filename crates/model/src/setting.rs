@@ -209,9 +209,12 @@ impl Setting {
 
     /// Whether both settings are of the same knob of the same object.
     pub fn same_knob(&self, other: &Self) -> bool {
-        self.interface() == other.interface()
-            && self.knob() == other.knob()
-            && self.object() == other.object()
+        self.identity() == other.identity()
+    }
+
+    /// The knob and its object, without the value.
+    pub fn identity(&self) -> (Interface, &'static str, Object) {
+        (self.interface(), self.knob(), self.object())
     }
 }
 

@@ -33,6 +33,8 @@ mod watch_args;
 
 use std::process::ExitCode;
 
+pub use commands::record::recording_texts;
+
 use clap::CommandFactory;
 use cli::programs::Tool;
 use cli::{Context, Globals};

@@ -1,9 +1,9 @@
 //! Groups the edges between sockets and queues for display.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Confidence, IrqEdge, Process, SocketState};
-use model::{EpollId, Fd, Host, NapiId, RxQueue};
+use model::{Fd, Host, NapiId, RxQueue};
 
 /// Sockets of one epoll whose state and NAPI are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,18 +18,25 @@ pub(crate) struct SocketGroup {
     pub(crate) count: usize,
 }
 
-/// Groups the sockets of a process by epoll. A socket that several epolls watch is in a group of each.
-pub(crate) fn socket_groups(process: &Process) -> Vec<SocketGroup> {
-    let mut watchers: BTreeMap<u64, Vec<Fd>> = BTreeMap::new();
+/// The epolls that watch each socket of a process, by the socket's inode.
+pub(crate) fn watchers(process: &Process) -> BTreeMap<u64, BTreeSet<Fd>> {
+    let mut watchers: BTreeMap<u64, BTreeSet<Fd>> = BTreeMap::new();
     for epoll in &process.epolls {
         for member in &epoll.members {
-            watchers.entry(member.inode).or_default().push(epoll.id.fd);
+            watchers.entry(member.inode).or_default().insert(epoll.id.fd);
         }
     }
+    watchers
+}
+
+/// The sockets of a process in groups, by epoll. A socket that several epolls watch is in a group of each.
+pub(crate) fn socket_groups(process: &Process) -> Vec<SocketGroup> {
+    let watchers = watchers(process);
     let mut counts: BTreeMap<(Option<Fd>, SocketState, Option<NapiId>), usize> = BTreeMap::new();
     for socket in &process.sockets {
-        let epolls = watchers.get(&socket.inode).map_or(&[][..], Vec::as_slice);
-        for epoll in epolls.iter().copied().map(Some).chain(epolls.is_empty().then_some(None)) {
+        let epolls = watchers.get(&socket.inode);
+        let watching = epolls.into_iter().flatten().copied().map(Some);
+        for epoll in watching.chain(epolls.is_none().then_some(None)) {
             *counts.entry((epoll, socket.state, socket.napi)).or_default() += 1;
         }
     }
@@ -39,13 +46,10 @@ pub(crate) fn socket_groups(process: &Process) -> Vec<SocketGroup> {
         .collect()
 }
 
-/// The NAPIs of an epoll's sockets, each once.
-pub(crate) fn napis_of(process: &Process, epoll: EpollId) -> Vec<NapiId> {
-    let groups = socket_groups(process).into_iter().filter(|group| group.epoll == Some(epoll.fd));
-    let mut napis: Vec<NapiId> = groups.filter_map(|group| group.napi).collect();
-    napis.sort_unstable();
-    napis.dedup();
-    napis
+/// Whether groups of one epoll receive from several NAPIs.
+pub(crate) fn is_mixed<'g>(groups: impl IntoIterator<Item = &'g SocketGroup>) -> bool {
+    let napis: BTreeSet<NapiId> = groups.into_iter().filter_map(|group| group.napi).collect();
+    napis.len() > 1
 }
 
 /// Describes a group: `12 established`.
@@ -60,18 +64,38 @@ pub(crate) fn described(group: &SocketGroup) -> String {
     format!("{} {state}", group.count)
 }
 
-/// The queues of a NAPI, each with its confidence.
-pub(crate) fn queues_of(host: &Host, napi: NapiId) -> Vec<(RxQueue, Confidence)> {
-    let queues = host.devices.iter().flat_map(|device| &device.rx_queues);
-    let served = queues.filter_map(|queue| {
-        queue.napi.filter(|edge| edge.napi == napi).map(|edge| (queue.id, edge.confidence))
-    });
-    served.collect()
+/// The queues and the interrupt of each NAPI.
+#[derive(Debug, Default)]
+pub(crate) struct NapiEdges {
+    queues: BTreeMap<NapiId, Vec<(RxQueue, Confidence)>>,
+    irqs: BTreeMap<NapiId, Option<IrqEdge>>,
 }
 
-/// The interrupt of a NAPI.
-pub(crate) fn irq_of(host: &Host, napi: NapiId) -> Option<IrqEdge> {
-    host.napi(napi)?.1.irq
+impl NapiEdges {
+    pub(crate) fn of(host: &Host) -> Self {
+        let mut edges = Self::default();
+        for device in &host.devices {
+            for queue in &device.rx_queues {
+                if let Some(edge) = queue.napi {
+                    edges.queues.entry(edge.napi).or_default().push((queue.id, edge.confidence));
+                }
+            }
+            for napi in &device.napis {
+                edges.irqs.entry(napi.id).or_insert(napi.irq);
+            }
+        }
+        edges
+    }
+
+    /// The queues of a NAPI, each with its confidence.
+    pub(crate) fn queues_of(&self, napi: NapiId) -> &[(RxQueue, Confidence)] {
+        self.queues.get(&napi).map_or(&[], Vec::as_slice)
+    }
+
+    /// The interrupt of a NAPI.
+    pub(crate) fn irq_of(&self, napi: NapiId) -> Option<IrqEdge> {
+        self.irqs.get(&napi).copied().flatten()
+    }
 }
 
 /// The mark of an edge: `?` if it was inferred, nothing if the kernel or driver reports it.

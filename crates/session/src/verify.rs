@@ -1,6 +1,9 @@
 //! Compares the applied settings with the host.
 
-use apply::{Journal, Knobs, Transaction};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use apply::{Journal, Knobs, Transaction, TransactionName};
 use model::{Change, Setting};
 
 use crate::Fault;
@@ -11,7 +14,7 @@ use crate::report::{DriftReport, UnreadCause};
 #[derive(Clone, Debug)]
 pub struct InForce {
     /// The transaction.
-    pub transaction: Transaction,
+    pub transaction: Arc<Transaction>,
     /// The change.
     pub change: Change,
 }
@@ -23,17 +26,18 @@ pub struct InForce {
 /// If the journal cannot be read.
 pub fn in_force(journal: &Journal) -> Result<Vec<InForce>, Fault> {
     let mut newest: Vec<InForce> = Vec::new();
-    for transaction in journal.history()?.transactions.iter().rev() {
-        // If a transaction changes a setting several times, its last change is in force.
+    let mut known = BTreeSet::new();
+    for transaction in journal.history()?.transactions.into_iter().rev().map(Arc::new) {
+        // Within a transaction, too, the last change of a setting is the effective one.
         let changes: Vec<Change> = transaction.live_changes().cloned().collect();
         for change in changes.into_iter().rev() {
-            if !newest.iter().any(|known| known.change.to().same_knob(change.to())) {
-                newest.push(InForce { transaction: transaction.clone(), change });
+            if known.insert(change.to().identity()) {
+                newest.push(InForce { transaction: Arc::clone(&transaction), change });
             }
         }
     }
     newest.reverse();
-    newest.sort_by_key(|known| known.change.to().object());
+    newest.sort_by_key(|one| one.change.to().object());
     Ok(newest)
 }
 
@@ -44,7 +48,7 @@ pub fn in_force(journal: &Journal) -> Result<Vec<InForce>, Fault> {
 pub fn compared(journal: &Journal, recording: Option<&Recording>) -> Result<DriftReport, Fault> {
     let in_force = in_force(journal)?;
     let values = match recording {
-        Some(recording) => in_force.iter().map(|one| recording.applied_value(one)).collect(),
+        Some(recording) => recorded_values(&in_force, &recording.applied),
         None => values(&in_force),
     };
     let mut report = DriftReport::default();
@@ -78,7 +82,25 @@ pub fn recorded(journal: &Journal) -> Result<Vec<Applied>, Fault> {
     Ok(applied.collect())
 }
 
-/// Reads the values of these settings from the kernel.
+/// The recorded values of these settings.
+fn recorded_values(in_force: &[InForce], applied: &[Applied]) -> Vec<AppliedValue> {
+    let mut values: BTreeMap<_, Vec<&Applied>> = BTreeMap::new();
+    for one in applied {
+        values.entry((one.transaction, one.setting.identity())).or_default().push(one);
+    }
+    let value = |InForce { transaction, change }: &InForce| {
+        let key: (TransactionName, _) = (transaction.name(), change.to().identity());
+        let found = values.get(&key).into_iter().flatten().find(|one| one.setting == *change.to());
+        let unread = || AppliedValue::Unread {
+            cause: UnreadCause::Unreadable,
+            why: "the recording has no value of it".to_owned(),
+        };
+        found.map_or_else(unread, |one| one.value.clone())
+    };
+    in_force.iter().map(value).collect()
+}
+
+/// The values of these settings, from the kernel.
 fn values(in_force: &[InForce]) -> Vec<AppliedValue> {
     let mut kernel = linux::Kernel::new();
     let value = |InForce { transaction, change }: &InForce| {

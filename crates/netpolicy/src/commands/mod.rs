@@ -21,7 +21,7 @@ mod init;
 mod man;
 mod plan;
 mod prospects;
-mod record;
+pub(crate) mod record;
 mod report;
 pub(crate) mod rollback;
 mod run;

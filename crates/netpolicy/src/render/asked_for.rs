@@ -3,18 +3,26 @@
 use std::collections::BTreeMap;
 
 use model::host::{Process, Requester};
-use model::{Fd, Host, PolicyName};
+use model::{Fd, Host, Pid, PolicyName};
 use session::page::{Cell, Table};
 
 use super::count;
+use crate::show::watchers;
 
 /// One line for each requesting process, and for each epoll with requesting sockets.
 pub(super) fn asked_for(host: &Host) -> Table {
     let mut table = Table::new(&["ASKED BY", "WHICH", "POLICY"]);
+    let (mut tasks, mut sockets): (BTreeMap<Pid, u32>, BTreeMap<u64, u32>) = Default::default();
+    for request in &host.app_requests {
+        match request.of {
+            Requester::Task(pid) => _ = tasks.entry(pid).or_insert(request.number),
+            Requester::Socket(inode) => _ = sockets.insert(inode, request.number),
+        }
+    }
     for process in &host.processes {
-        let own = host.app_requests.iter().find(|request| request.of == Requester::Task(process.id.pid));
-        let own = own.map(|request| ("itself, and its future children".to_owned(), request.number));
-        for (which, number) in own.into_iter().chain(of_sockets(host, process)) {
+        let own = tasks.get(&process.id.pid);
+        let own = own.map(|number| ("itself, and its future children".to_owned(), *number));
+        for (which, number) in own.into_iter().chain(of_sockets(&sockets, process)) {
             let policy = PolicyName::from_number(number);
             table.row([
                 Cell::new(process.id.to_string()),
@@ -26,24 +34,18 @@ pub(super) fn asked_for(host: &Host) -> Table {
     table
 }
 
-fn of_sockets(host: &Host, process: &Process) -> Vec<(String, u32)> {
-    let asked: BTreeMap<u64, u32> = host
-        .app_requests
-        .iter()
-        .filter_map(|request| {
-            if let Requester::Socket(inode) = request.of { Some((inode, request.number)) } else { None }
-        })
-        .collect();
+/// The requesting sockets of a process, of those that `asked` lists by inode.
+fn of_sockets(asked: &BTreeMap<u64, u32>, process: &Process) -> Vec<(String, u32)> {
+    if asked.is_empty() {
+        return Vec::new();
+    }
+    let watchers = watchers(process);
     let mut groups: BTreeMap<(Option<Fd>, u32), usize> = BTreeMap::new();
     for socket in &process.sockets {
         let Some(number) = asked.get(&socket.inode) else { continue };
-        let watching =
-            process.epolls.iter().filter(|epoll| epoll.members.iter().any(|m| m.inode == socket.inode));
-        let mut watching = watching.map(|epoll| Some(epoll.id.fd)).peekable();
-        if watching.peek().is_none() {
-            *groups.entry((None, *number)).or_default() += 1;
-        }
-        for epoll in watching {
+        let watching = watchers.get(&socket.inode);
+        let epolls = watching.into_iter().flatten().copied().map(Some);
+        for epoll in epolls.chain(watching.is_none().then_some(None)) {
             *groups.entry((epoll, *number)).or_default() += 1;
         }
     }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::host::{Device, Process};
-use model::{Finding, Host};
+use model::host::{Device, Irq, Napi, Process};
+use model::{Finding, Host, IrqNumber, NapiId};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
@@ -93,7 +93,8 @@ fn facts(recording: &Recording, findings: &[Finding]) -> Facts {
         ("irqbalance", Value::from(host.irqbalance.is_some())),
     ];
     own.iter().for_each(|(name, value)| flatten("host", name, value, &mut facts));
-    host.devices.iter().for_each(|device| of_device(device, host, &mut facts));
+    let irqs = host.irqs.iter().rev().map(|irq| (irq.number, irq)).collect();
+    host.devices.iter().for_each(|device| of_device(device, &irqs, &mut facts));
     of_processes(host, &mut facts);
     match &recording.policy {
         Ok(policy) => {
@@ -139,9 +140,8 @@ fn key(object: &str, fact: &str) -> (String, String) {
     (object.to_owned(), fact.to_owned())
 }
 
-/// Collects the facts of a device and its queues. Omits numbers that change with each boot: NAPI ids,
-/// interrupts, pids.
-fn of_device(device: &Device, host: &Host, facts: &mut Facts) {
+/// A device and its queues. Numbers that change with each boot are left out: NAPI ids, interrupts, pids.
+fn of_device(device: &Device, irqs: &BTreeMap<IrqNumber, &Irq>, facts: &mut Facts) {
     let name = device.id.name.to_string();
     let whole = ["id", "rx_queues", "tx_queues", "napis", "holders", "peer", "rss"];
     flatten(&name, "", &without(to_json(device), &whole), facts);
@@ -152,12 +152,13 @@ fn of_device(device: &Device, host: &Host, facts: &mut Facts) {
     for holder in &device.holders {
         facts.insert((format!("{name} {}", holder.queues()), "held".to_owned()), holder.kind.to_string());
     }
+    let napis: BTreeMap<NapiId, &Napi> = device.napis.iter().rev().map(|napi| (napi.id, napi)).collect();
     for queue in &device.rx_queues {
         let object = queue.id.to_string();
         flatten(&object, "", &without(to_json(queue), &["id", "napi"]), facts);
-        let Some(napi) = host.napi_of(queue.id) else { continue };
+        let Some(napi) = queue.napi.and_then(|edge| napis.get(&edge.napi)) else { continue };
         flatten(&object, "", &without(to_json(napi), &["id", "kthread", "irq"]), facts);
-        if let Some(irq) = napi.irq.and_then(|edge| host.irq(edge.irq)) {
+        if let Some(irq) = napi.irq.and_then(|edge| irqs.get(&edge.irq)) {
             flatten(&object, "irq affinity", &to_json(&irq.affinity), facts);
         }
     }

@@ -1,11 +1,11 @@
 //! The output of `show`: the devices with their queues, then the processes with their sockets.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{
     Channels, Coalesce, Confidence, Device, Irq, Napi, NapiEdge, Pair, Process, Rings, RxQueueState,
 };
-use model::{CpuSet, Fd, Host, KthreadState, NapiId, Slice, UtilClamp};
+use model::{CpuSet, Fd, Host, IrqNumber, KthreadState, NapiId, Slice, UtilClamp};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
@@ -13,7 +13,7 @@ use session::page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_j
 
 use super::asked_for::asked_for;
 use super::listeners;
-use crate::show::{SocketGroup, described, irq_of, mark, napis_of, queues_of, socket_groups};
+use crate::show::{NapiEdges, SocketGroup, described, is_mixed, mark, socket_groups};
 
 /// The output of `show`.
 #[derive(Debug, JsonSchema, Serialize)]
@@ -210,36 +210,28 @@ fn queues(host: &Host, marks: &mut Marks) -> Table {
         "IRQ",
         "CPU",
     ]);
+    let irqs: BTreeMap<IrqNumber, &Irq> = host.irqs.iter().rev().map(|irq| (irq.number, irq)).collect();
     for device in &host.devices {
         let name = device.id.name;
+        let napis = NapiRows::of(device, &irqs);
         for queue in &device.rx_queues {
             let steering = steering("rps", &queue.rps_cpus);
-            queue_row(host, &mut table, marks, queue.id.to_string(), steering, device, queue.napi);
+            table.row(napis.row(marks, queue.id.to_string(), steering, queue.napi));
         }
         for queue in &device.tx_queues {
             let steering = steering("xps", &queue.xps_cpus);
             // Skip transmit queues that have no values to show.
             if queue.napi.is_some() || steering.is_some() {
                 let title = format!("{name} tx-{}", queue.index);
-                queue_row(host, &mut table, marks, title, steering, device, queue.napi);
+                table.row(napis.row(marks, title, steering, queue.napi));
             }
         }
-        let served = |napi: NapiId| {
-            let rx = device.rx_queues.iter().filter_map(|queue| queue.napi);
-            let tx = device.tx_queues.iter().filter_map(|queue| queue.napi);
-            rx.chain(tx).any(|edge| edge.napi == napi)
-        };
-        for napi in device.napis.iter().filter(|napi| !served(napi.id)) {
+        let rx = device.rx_queues.iter().filter_map(|queue| queue.napi);
+        let tx = device.tx_queues.iter().filter_map(|queue| queue.napi);
+        let served: BTreeSet<NapiId> = rx.chain(tx).map(|edge| edge.napi).collect();
+        for napi in device.napis.iter().filter(|napi| !served.contains(&napi.id)) {
             let edge = NapiEdge { napi: napi.id, confidence: Confidence::Stated };
-            queue_row(
-                host,
-                &mut table,
-                marks,
-                format!("{name} (queue not stated)"),
-                None,
-                device,
-                Some(edge),
-            );
+            table.row(napis.row(marks, format!("{name} (queue not stated)"), None, Some(edge)));
         }
     }
     table
@@ -249,52 +241,69 @@ fn steering(word: &str, cpus: &CpuSet) -> Option<String> {
     (!cpus.is_empty()).then(|| format!("{word} {cpus}"))
 }
 
-fn queue_row(
-    host: &Host,
-    table: &mut Table,
-    marks: &mut Marks,
-    title: String,
-    steering: Option<String>,
-    device: &Device,
-    edge: Option<NapiEdge>,
-) {
-    let napi: Option<&Napi> = edge.and_then(|edge| device.napis.iter().find(|napi| napi.id == edge.napi));
-    let irq = napi.and_then(|napi| napi.irq);
-    for confidence in
-        [edge.map(|edge| edge.confidence), irq.map(|edge| edge.confidence)].into_iter().flatten()
-    {
-        marks.inferred |= !mark(confidence).is_empty();
-    }
-    let threaded =
-        napi.and_then(|napi| napi.threaded).map(|threading| match napi.and_then(|napi| napi.kthread) {
-            Some(pid) => match kthread_of(device, edge) {
-                Some(thread) => format!("{threading} (pid {pid}, CPUs {}{})", thread.cpus, scheduled(thread)),
-                None => format!("{threading} (pid {pid})"),
-            },
-            None => threading.to_string(),
-        });
-    let cpu = irq.and_then(|edge| host.irq(edge.irq)).map(|irq| match irq.effective_affinity.is_empty() {
-        true => irq.affinity.to_string(),
-        false => irq.effective_affinity.to_string(),
-    });
-    table.row([
-        Cell::new(title),
-        Cell::new(steering.unwrap_or_default()),
-        Cell::optional(edge.map(|edge| format!("{}{}", edge.napi, mark(edge.confidence)))),
-        Cell::optional(napi.and_then(|napi| napi.defer_hard_irqs)),
-        Cell::optional(napi.and_then(|napi| napi.gro_flush_timeout)),
-        Cell::optional(napi.and_then(|napi| napi.irq_suspend_timeout)),
-        Cell::optional(threaded),
-        Cell::optional(irq.map(|edge| format!("{}{}", edge.irq, mark(edge.confidence)))),
-        Cell::optional(cpu),
-    ]);
+/// The NAPIs of a device, their kernel threads and the host's interrupts, by id.
+struct NapiRows<'h> {
+    napis: BTreeMap<NapiId, &'h Napi>,
+    /// The values of each NAPI's kernel thread that could be read.
+    kthreads: BTreeMap<NapiId, &'h KthreadState>,
+    irqs: &'h BTreeMap<IrqNumber, &'h Irq>,
 }
 
-/// The state of a NAPI's kernel thread, as far as it could be read.
-fn kthread_of(device: &Device, edge: Option<NapiEdge>) -> Option<&KthreadState> {
-    let napi = edge?.napi;
-    let serves = |queue: &&RxQueueState| queue.napi.is_some_and(|edge| edge.napi == napi);
-    device.rx_queues.iter().find(serves)?.kthread.as_ref()
+impl<'h> NapiRows<'h> {
+    fn of(device: &'h Device, irqs: &'h BTreeMap<IrqNumber, &'h Irq>) -> Self {
+        // Of several with one id, the first.
+        let kthread = |queue: &'h RxQueueState| Some((queue.napi?.napi, queue.kthread.as_ref()));
+        let kthreads: BTreeMap<_, _> = device.rx_queues.iter().rev().filter_map(kthread).collect();
+        Self {
+            napis: device.napis.iter().rev().map(|napi| (napi.id, napi)).collect(),
+            kthreads: kthreads.into_iter().filter_map(|(napi, thread)| Some((napi, thread?))).collect(),
+            irqs,
+        }
+    }
+
+    /// The row of a queue, or of a NAPI without one.
+    fn row(
+        &self,
+        marks: &mut Marks,
+        title: String,
+        steering: Option<String>,
+        edge: Option<NapiEdge>,
+    ) -> [Cell; 9] {
+        let napi = edge.and_then(|edge| self.napis.get(&edge.napi).copied());
+        let irq = napi.and_then(|napi| napi.irq);
+        for confidence in
+            [edge.map(|edge| edge.confidence), irq.map(|edge| edge.confidence)].into_iter().flatten()
+        {
+            marks.inferred |= !mark(confidence).is_empty();
+        }
+        let threaded =
+            napi.and_then(|napi| napi.threaded).map(|threading| match napi.and_then(|napi| napi.kthread) {
+                Some(pid) => match edge.and_then(|edge| self.kthreads.get(&edge.napi)) {
+                    Some(thread) => {
+                        format!("{threading} (pid {pid}, CPUs {}{})", thread.cpus, scheduled(thread))
+                    }
+                    None => format!("{threading} (pid {pid})"),
+                },
+                None => threading.to_string(),
+            });
+        let cpu = irq.and_then(|edge| self.irqs.get(&edge.irq)).map(|irq| {
+            match irq.effective_affinity.is_empty() {
+                true => irq.affinity.to_string(),
+                false => irq.effective_affinity.to_string(),
+            }
+        });
+        [
+            Cell::new(title),
+            Cell::new(steering.unwrap_or_default()),
+            Cell::optional(edge.map(|edge| format!("{}{}", edge.napi, mark(edge.confidence)))),
+            Cell::optional(napi.and_then(|napi| napi.defer_hard_irqs)),
+            Cell::optional(napi.and_then(|napi| napi.gro_flush_timeout)),
+            Cell::optional(napi.and_then(|napi| napi.irq_suspend_timeout)),
+            Cell::optional(threaded),
+            Cell::optional(irq.map(|edge| format!("{}{}", edge.irq, mark(edge.confidence)))),
+            Cell::optional(cpu),
+        ]
+    }
 }
 
 /// Describes the scheduling class, with its clamp and slice unless they have default values.
@@ -364,10 +373,11 @@ fn processes(host: &Host, marks: &mut Marks) -> Table {
         "QUEUE",
         "IRQ",
     ]);
+    let edges = NapiEdges::of(host);
     for process in &host.processes {
         let mut first = true;
         for entry in entries(process) {
-            for row in entry.rows(host, process, marks) {
+            for row in entry.rows(&edges, marks) {
                 let title = if std::mem::take(&mut first) { process.id.to_string() } else { String::new() };
                 table.row(std::iter::once(Cell::new(title)).chain(row));
             }
@@ -390,20 +400,25 @@ struct Entry {
 }
 
 fn entries(process: &Process) -> Vec<Entry> {
-    let groups = socket_groups(process);
-    let of =
-        |epoll: Option<Fd>| groups.iter().filter(|group| group.epoll == epoll).copied().collect::<Vec<_>>();
+    let mut groups: BTreeMap<Option<Fd>, Vec<SocketGroup>> = BTreeMap::new();
+    for group in socket_groups(process) {
+        groups.entry(group.epoll).or_default().push(group);
+    }
+    let mut waiting: BTreeMap<Fd, Vec<(String, String)>> = BTreeMap::new();
+    for thread in &process.threads {
+        if let Some(epoll) = thread.waits_on {
+            let name = format!("{} {}", thread.id.tid, thread.id.comm);
+            waiting.entry(epoll).or_default().push((name, thread.affinity.to_string()));
+        }
+    }
     let mut entries = Vec::new();
     for epoll in &process.epolls {
-        let waiting = process.threads.iter().filter(|thread| thread.waits_on == Some(epoll.id.fd));
         entries.push(Entry {
-            threads: waiting
-                .map(|t| (format!("{} {}", t.id.tid, t.id.comm), t.affinity.to_string()))
-                .collect(),
+            threads: waiting.remove(&epoll.id.fd).unwrap_or_default(),
             epoll: Some(epoll.id.fd),
             how: format!("epoll {}", epoll.id.fd),
             params: epoll.params.map(|params| params.to_string()),
-            groups: of(Some(epoll.id.fd)),
+            groups: groups.remove(&Some(epoll.id.fd)).unwrap_or_default(),
         });
     }
     for ring in &process.rings {
@@ -415,8 +430,7 @@ fn entries(process: &Process) -> Vec<Entry> {
             groups: Vec::new(),
         });
     }
-    let unwatched = of(None);
-    if !unwatched.is_empty() {
+    if let Some(unwatched) = groups.remove(&None) {
         entries.push(Entry {
             threads: Vec::new(),
             epoll: None,
@@ -437,9 +451,8 @@ fn of_receives(process: &Process) -> Option<String> {
 }
 
 impl Entry {
-    fn rows(&self, host: &Host, process: &Process, marks: &mut Marks) -> Vec<Vec<Cell>> {
-        let mixed = self.epoll.and_then(|fd| process.epolls.iter().find(|epoll| epoll.id.fd == fd));
-        let mixed = mixed.is_some_and(|epoll| napis_of(process, epoll.id).len() > 1);
+    fn rows(&self, edges: &NapiEdges, marks: &mut Marks) -> Vec<Vec<Cell>> {
+        let mixed = self.epoll.is_some() && is_mixed(&self.groups);
         marks.mixed |= mixed;
         marks.unseen |= self.threads.is_empty();
         let lines = self.threads.len().max(self.groups.len()).max(1);
@@ -451,19 +464,19 @@ impl Entry {
                 let how = if line == 0 { self.how.clone() } else { String::new() };
                 let params = if line == 0 { self.params.clone().unwrap_or_default() } else { String::new() };
                 let mut cells = vec![Cell::new(thread), Cell::new(cpus), Cell::new(how), Cell::new(params)];
-                cells.extend(group_cells(host, group, mixed, marks));
+                cells.extend(group_cells(edges, group, mixed, marks));
                 cells
             })
             .collect()
     }
 }
 
-fn group_cells(host: &Host, group: Option<&SocketGroup>, mixed: bool, marks: &mut Marks) -> [Cell; 4] {
+fn group_cells(edges: &NapiEdges, group: Option<&SocketGroup>, mixed: bool, marks: &mut Marks) -> [Cell; 4] {
     let Some(group) = group else { return Default::default() };
     let Some(napi) = group.napi else {
         return [Cell::new(described(group)), Cell::new("-"), Cell::new("-"), Cell::new("-")];
     };
-    let queues = queues_of(host, napi);
+    let queues = edges.queues_of(napi);
     marks.inferred |= queues.iter().any(|(_, confidence)| !mark(*confidence).is_empty());
     let queues: Vec<_> =
         queues.iter().map(|(queue, confidence)| format!("{queue}{}", mark(*confidence))).collect();
@@ -476,7 +489,7 @@ fn group_cells(host: &Host, group: Option<&SocketGroup>, mixed: bool, marks: &mu
         Cell::new(described(group)),
         napi_cell,
         Cell::new(if queues.is_empty() { "another namespace's".to_owned() } else { queues.join(", ") }),
-        Cell::optional(irq_of(host, napi).map(|edge| format!("{}{}", edge.irq, mark(edge.confidence)))),
+        Cell::optional(edges.irq_of(napi).map(|edge| format!("{}{}", edge.irq, mark(edge.confidence)))),
     ]
 }
 

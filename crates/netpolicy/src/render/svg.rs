@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use model::host::{Confidence, Napi, Process};
-use model::{Cpu, EpollId, Host, IrqNumber, NapiId, RingId, RxQueue};
+use model::host::{Confidence, Irq, Napi, Process};
+use model::{Cpu, EpollId, Fd, Host, IrqNumber, NapiId, RingId, RxQueue};
 
-use crate::show::{described, napis_of, socket_groups};
+use crate::show::{SocketGroup, described, is_mixed, socket_groups};
 
 /// The columns from left to right. Each has a heading and the meaning of the second line of its boxes.
 const COLUMNS: [(&str, &str); 7] = [
@@ -95,9 +95,9 @@ struct Drawing {
     columns: [Vec<Key>; COLUMNS.len()],
     nodes: BTreeMap<Key, Node>,
     edges: Vec<Edge>,
-    /// The NAPIs in the order in which they were assigned a colour.
-    napis: Vec<NapiId>,
-    /// The number of socket groups drawn so far.
+    /// The number of each NAPI, which selects its colour.
+    napis: BTreeMap<NapiId, usize>,
+    /// Socket groups drawn so far.
     groups: usize,
 }
 
@@ -115,17 +115,20 @@ impl Drawing {
 
     /// Draws the right half: NAPI, queue, IRQ, CPU.
     fn queues(&mut self, host: &Host) {
+        let irqs: BTreeMap<IrqNumber, &Irq> = host.irqs.iter().rev().map(|irq| (irq.number, irq)).collect();
         for device in &host.devices {
+            let napis: BTreeMap<NapiId, &Napi> =
+                device.napis.iter().rev().map(|napi| (napi.id, napi)).collect();
             for queue in &device.rx_queues {
                 let rps =
                     if queue.rps_cpus.is_empty() { String::new() } else { format!("rps {}", queue.rps_cpus) };
                 self.node(Key::Queue(queue.id), queue.id.to_string(), rps);
                 let Some(edge) = queue.napi else { continue };
-                let napi = device.napis.iter().find(|napi| napi.id == edge.napi);
+                let napi = napis.get(&edge.napi).copied();
                 self.napi(edge.napi, napi);
                 self.edge(Key::Napi(edge.napi), Key::Queue(queue.id), Some(edge.napi), edge.confidence);
                 if let Some(irq) = napi.and_then(|napi| napi.irq) {
-                    self.irq(host, irq.irq, edge.napi);
+                    self.irq(irq.irq, irqs.get(&irq.irq).copied(), edge.napi);
                     self.edge(Key::Queue(queue.id), Key::Irq(irq.irq), Some(edge.napi), irq.confidence);
                 }
             }
@@ -136,15 +139,14 @@ impl Drawing {
     }
 
     fn napi(&mut self, id: NapiId, napi: Option<&Napi>) {
-        if !self.napis.contains(&id) {
-            self.napis.push(id);
-        }
+        let next = self.napis.len();
+        self.napis.entry(id).or_insert(next);
         let detail = napi.map(settings).unwrap_or_default();
         self.node(Key::Napi(id), format!("NAPI {id}"), detail);
     }
 
-    fn irq(&mut self, host: &Host, number: IrqNumber, napi: NapiId) {
-        let Some(irq) = host.irq(number) else {
+    fn irq(&mut self, number: IrqNumber, irq: Option<&Irq>, napi: NapiId) {
+        let Some(irq) = irq else {
             self.node(Key::Irq(number), format!("IRQ {number}"), "");
             return;
         };
@@ -165,11 +167,15 @@ impl Drawing {
             n => format!("{n} threads"),
         };
         self.node(key, process.id.to_string(), threads);
+        let mut groups: BTreeMap<Option<Fd>, Vec<SocketGroup>> = BTreeMap::new();
+        for group in socket_groups(process) {
+            groups.entry(group.epoll).or_default().push(group);
+        }
         for epoll in &process.epolls {
             let params = epoll.params.map(|params| params.to_string()).unwrap_or_default();
             self.node(Key::Epoll(epoll.id), format!("epoll {}", epoll.id.fd), params);
             self.edge(key, Key::Epoll(epoll.id), None, Confidence::Stated);
-            if napis_of(process, epoll.id).len() > 1
+            if groups.get(&Some(epoll.id.fd)).is_some_and(is_mixed)
                 && let Some(node) = self.nodes.get_mut(&Key::Epoll(epoll.id))
             {
                 node.warning = true;
@@ -180,9 +186,8 @@ impl Drawing {
             self.node(Key::Ring(ring.id), format!("io_uring {}", ring.id.fd), napi);
             self.edge(key, Key::Ring(ring.id), None, Confidence::Stated);
         }
-        let (unwatched, watched): (Vec<_>, Vec<_>) =
-            socket_groups(process).into_iter().partition(|group| group.epoll.is_none());
-        for group in watched.into_iter().chain(unwatched) {
+        let unwatched = groups.remove(&None);
+        for group in groups.into_values().chain(unwatched).flatten() {
             let sockets = Key::Sockets(self.groups);
             self.groups += 1;
             let detail = if group.napi.is_none() { "on no NAPI" } else { "" };
@@ -264,13 +269,19 @@ impl Drawing {
         const SOCKETS: usize = 2;
         const QUEUES: usize = 4;
         let mut places = BTreeMap::new();
+        let mut joined: BTreeMap<Key, Vec<Key>> = BTreeMap::new();
+        for edge in &self.edges {
+            joined.entry(edge.from).or_default().push(edge.to);
+            joined.entry(edge.to).or_default().push(edge.from);
+        }
         for column in [SOCKETS, QUEUES, 1, 0, 3, 5, 6] {
             let mut preferred: Vec<(usize, Key)> = self.columns[column]
                 .iter()
                 .take(BOXES_MAX)
                 .enumerate()
                 .map(|(row, key)| {
-                    (self.preferred_y(*key, column, &places).unwrap_or(HEADER + row * ROW), *key)
+                    let joined = joined.get(key).map_or(&[][..], Vec::as_slice);
+                    (preferred_y(joined, column, &places).unwrap_or(HEADER + row * ROW), *key)
                 })
                 .collect();
             if column != SOCKETS && column != QUEUES {
@@ -286,27 +297,9 @@ impl Drawing {
         places
     }
 
-    /// The mean height of the already placed boxes that are connected to this one.
-    fn preferred_y(&self, key: Key, column: usize, places: &BTreeMap<Key, (usize, usize)>) -> Option<usize> {
-        // Boxes to the left of the queues align with the column on their right, all others with the column on
-        // their left.
-        let towards = if column < 4 { column + 1 } else { column.checked_sub(1)? };
-        let joined = self.edges.iter().filter_map(|edge| match (edge.from == key, edge.to == key) {
-            (true, _) => Some(edge.to),
-            (_, true) => Some(edge.from),
-            (false, false) => None,
-        });
-        let heights: Vec<usize> = joined
-            .filter(|other| other.column() == towards)
-            .filter_map(|other| places.get(&other))
-            .map(|(_, y)| *y)
-            .collect();
-        heights.iter().sum::<usize>().checked_div(heights.len())
-    }
-
     fn colour(&self, napi: Option<NapiId>) -> &'static str {
-        let index = napi.and_then(|napi| self.napis.iter().position(|known| *known == napi));
-        index.map_or(GREY, |index| PALETTE[index % PALETTE.len()])
+        let number = napi.and_then(|napi| self.napis.get(&napi));
+        number.map_or(GREY, |number| PALETTE[number % PALETTE.len()])
     }
 
     fn draw_edge(&self, out: &mut String, places: &BTreeMap<Key, (usize, usize)>, edge: &Edge) {
@@ -358,8 +351,17 @@ impl Drawing {
     }
 }
 
-/// Formats defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout: `100 · 20us · 20ms`. Empty if all are
-/// off.
+/// The mean height of the placed boxes, of those that are connected to a box in this column.
+fn preferred_y(joined: &[Key], column: usize, places: &BTreeMap<Key, (usize, usize)>) -> Option<usize> {
+    // Left of the queues, boxes align with the column on their right; from the queues on, with the column
+    // on their left.
+    let towards = if column < 4 { column + 1 } else { column.checked_sub(1)? };
+    let placed = joined.iter().filter(|other| other.column() == towards);
+    let heights: Vec<usize> = placed.filter_map(|other| places.get(other)).map(|(_, y)| *y).collect();
+    heights.iter().sum::<usize>().checked_div(heights.len())
+}
+
+/// `100 · 20us · 20ms`: defer-hard-irqs, gro-flush-timeout, irq-suspend-timeout; empty if all are off.
 fn settings(napi: &Napi) -> String {
     let (defer, flush, suspend) = (napi.defer_hard_irqs, napi.gro_flush_timeout, napi.irq_suspend_timeout);
     let threaded = napi.threaded.filter(|threading| *threading != model::Threading::Off).is_some();

@@ -1,7 +1,9 @@
 //! Snapshots of the output for a host.
 
-use model::Host;
+use model::host::{Irq, IrqEdge, Napi, NapiEdge, Unread};
+use model::{Host, IrqNumber, NapiId, Pid, QueueIndex};
 use session::page::{Page, Report};
+use session::recording::Recording;
 
 use super::host::HostReport;
 use super::svg::svg;
@@ -62,5 +64,67 @@ fn the_drawing_of_a_cache_server() {
 fn pages_and_names_agree_on_what_misleads_a_reader() {
     for c in (0..=u32::from(char::MAX)).filter_map(char::from_u32) {
         assert_eq!(session::page::is_misleading(c), model::is_misleading(c), "{c:?}");
+    }
+}
+
+/// The number of queues of a generated recording.
+const QUEUES: u32 = 64;
+
+/// A recording with this many processes, each with an epoll and two sockets, on 64 queues.
+fn recording_of(count: u32) -> Recording {
+    let text = include_str!("../../tests/hosts/recording.json");
+    let mut recording = Recording::parse(text.as_bytes()).expect("a recording");
+    let host = &mut recording.host;
+    let cache = cache_server();
+    let mut nic = cache.devices.iter().find(|device| !device.napis.is_empty()).expect("a NIC").clone();
+    let (queue, napi) = (nic.rx_queues[0].clone(), nic.napis[0].clone());
+    let irq = cache.irqs[0].clone();
+    (nic.rx_queues, nic.napis) = (Vec::new(), Vec::new());
+    let process = cache.processes.iter().find(|process| !process.epolls.is_empty()).expect("a server");
+    host.processes.clear();
+    host.irqs.clear();
+    for nth in 0..QUEUES {
+        let id = NapiId(100_000 + nth);
+        let mut queue = queue.clone();
+        queue.id.index = QueueIndex(nth);
+        queue.napi = queue.napi.map(|edge| NapiEdge { napi: id, ..edge });
+        nic.rx_queues.push(queue);
+        let edge = napi.irq.map(|edge| IrqEdge { irq: IrqNumber(1_000 + nth), ..edge });
+        nic.napis.push(Napi { id, irq: edge, ..napi.clone() });
+        host.irqs.push(Irq { number: IrqNumber(1_000 + nth), ..irq.clone() });
+    }
+    for nth in 0..count {
+        let id = NapiId(100_000 + nth % QUEUES);
+        let mut process = process.clone();
+        process.id.pid = Pid(20_000 + nth);
+        process.epolls.truncate(1);
+        process.sockets.truncate(2);
+        for epoll in &mut process.epolls {
+            epoll.id.process = process.id;
+            epoll.members.truncate(2);
+        }
+        process.threads.clear();
+        process.sockets.iter_mut().for_each(|socket| socket.napi = Some(id));
+        host.processes.push(process);
+        host.unread
+            .push(Unread { what: format!("a[{}]: its epolls", 900_000 + nth), why: "denied".to_owned() });
+    }
+    recording.networking = host.processes.iter().map(|process| process.id.pid).collect();
+    host.devices.push(nic);
+    recording
+}
+
+/// A loop over all processes inside a loop over all processes takes minutes here, and ends in the test runner's
+/// timeout.
+#[test]
+fn ten_times_the_processes_print_ten_times_the_lines() {
+    let lines = |count: u32| -> Vec<usize> {
+        let texts = crate::recording_texts(&recording_of(count)).expect("texts");
+        texts.iter().map(|text| text.lines().count()).collect()
+    };
+    let (small, large) = (lines(1_000), lines(10_000));
+    assert!(large[0] > 10_000, "{large:?}");
+    for (small, large) in small.iter().zip(&large) {
+        assert!(*large <= 10 * small, "{small} {large}");
     }
 }

@@ -117,16 +117,18 @@ impl Table {
         let has_content =
             |column: &usize| self.rows.iter().any(|row| !matches!(row[*column].text.as_str(), "" | "-"));
         let columns: Vec<usize> = (0..self.headings.len()).filter(has_content).collect();
+        // The width of each of these columns, and whether its heading is aligned right.
+        let columns: Vec<(usize, usize, bool)> =
+            columns.into_iter().map(|column| (column, self.width(column), self.is_right(column))).collect();
         let headings = self.headings.iter().map(|heading| Cell::new(*heading).style(Style::Strong)).collect();
         let mut text = String::new();
         for row in std::iter::once(&headings).chain(&self.rows) {
             let mut line = String::new();
             let mut owed = 0; // spaces that are written only if another cell follows
-            for &column in &columns {
+            for &(column, width, is_right) in &columns {
                 let cell = &row[column];
-                let width = self.width(column);
                 let space = width - cell.width();
-                let right = cell.right || (std::ptr::eq(row, &raw const headings) && self.is_right(column));
+                let right = cell.right || (std::ptr::eq(row, &raw const headings) && is_right);
                 let (before, after) = if right { (space, 0) } else { (0, space) };
                 if !cell.text.is_empty() {
                     let _ = write!(line, "{:1$}", "", owed + before);

@@ -36,7 +36,6 @@ use crate::operator::Operator;
 use crate::report::UnreadCause;
 use crate::session::Session;
 use crate::source::{DeviceNames, HostSource};
-use crate::verify::InForce;
 use crate::{app_requests, services, verify};
 
 pub use pseudonyms::{KEY_BYTES, Pseudonyms};
@@ -413,18 +412,6 @@ impl Recording {
     pub fn policy(&self) -> Result<Policy, Fault> {
         self.policy.clone().map_err(|fault| fault.to_fault())
     }
-
-    /// The recorded value of a setting that is in force.
-    pub fn applied_value(&self, one: &InForce) -> AppliedValue {
-        let is_it = |applied: &&Applied| {
-            applied.transaction == one.transaction.name() && applied.setting == *one.change.to()
-        };
-        let unread = || AppliedValue::Unread {
-            cause: UnreadCause::Unreadable,
-            why: "the recording has no value of it".to_owned(),
-        };
-        self.applied.iter().find(is_it).map_or_else(unread, |applied| applied.value.clone())
-    }
 }
 
 /// Whether a text begins like a recording, which may be truncated or damaged.
@@ -504,20 +491,20 @@ impl HostSource for Recorded {
             Processes::Networking => (&[], true),
             Processes::NetworkingAnd(pids) => (pids, true),
         };
-        let is_observed = |pid: Pid| pids.contains(&pid) || has_networking && networking.contains(&pid);
+        let only: BTreeSet<Pid> = pids.iter().copied().collect();
+        let networking: BTreeSet<Pid> = networking.iter().copied().filter(|_| has_networking).collect();
+        let is_observed = |pid: Pid| only.contains(&pid) || networking.contains(&pid);
+        let recorded: BTreeSet<Pid> = host.processes.iter().map(|process| process.id.pid).collect();
         let mut host = host.clone();
         host.processes.retain(|process| is_observed(process.id.pid));
-        let recorded = &self.0.host;
         host.unread.retain(|unread| {
-            unread
-                .process()
-                .is_none_or(|pid| is_observed(pid) || has_networking && recorded.process(pid).is_none())
+            unread.process().is_none_or(|pid| is_observed(pid) || has_networking && !recorded.contains(&pid))
         });
         let shared = linux::observe::shared_addresses(&host.processes, host.netns);
         host.listeners.retain(|group| shared.contains(&group.id));
-        let unseen = pids.iter().filter(|pid| recorded.process(**pid).is_none());
+        let unread: BTreeSet<Pid> = host.unread.iter().filter_map(Unread::process).collect();
+        let unseen = pids.iter().filter(|pid| !recorded.contains(pid) && !unread.contains(pid));
         let unseen: Vec<Unread> = unseen
-            .filter(|pid| !host.unread.iter().any(|unread| unread.process() == Some(**pid)))
             .map(|pid| Unread {
                 what: format!("process {pid}"),
                 why: "it is not in the recording".to_owned(),
@@ -528,27 +515,34 @@ impl HostSource for Recorded {
     }
 
     fn find(&self, services: &[&Match]) -> Result<Vec<FoundProcesses>, Fault> {
+        // The first of several with the same match.
+        let mut known: BTreeMap<&Match, &ServiceProcesses> = BTreeMap::new();
+        for service in &self.0.services {
+            known.entry(&service.matching).or_insert(service);
+        }
         let found = |matching: &&Match| {
-            let known = self.0.services.iter().find(|service| service.matching == **matching);
+            let known = known.get(matching);
             known.map(|service| (service.found.clone(), service.unjudged.clone())).unwrap_or_default()
         };
         Ok(services.iter().map(found).collect())
     }
 
     fn ended(&self, pids: BTreeSet<Pid>) -> BTreeSet<Pid> {
-        pids.into_iter().filter(|pid| self.0.ended.contains(pid)).collect()
+        let ended: BTreeSet<Pid> = self.0.ended.iter().copied().collect();
+        pids.intersection(&ended).copied().collect()
     }
 
     fn add_processes(&self, host: &mut Host, pids: Vec<Pid>) {
         let recorded = &self.0.host;
-        host.processes.extend(pids.iter().filter_map(|pid| recorded.process(*pid).cloned()));
+        let processes: BTreeMap<Pid, &model::host::Process> =
+            recorded.processes.iter().rev().map(|process| (process.id.pid, process)).collect();
+        host.processes.extend(pids.iter().filter_map(|pid| processes.get(pid).copied().cloned()));
+        let pids: BTreeSet<Pid> = pids.into_iter().collect();
+        let key = |unread: &Unread| (unread.what.clone(), unread.why.clone());
+        let known: BTreeSet<(String, String)> = host.unread.iter().map(key).collect();
         let of_these = |unread: &&Unread| unread.process().is_some_and(|pid| pids.contains(&pid));
-        let more: Vec<Unread> = recorded.unread.iter().filter(of_these).cloned().collect();
-        for unread in more {
-            if !host.unread.contains(&unread) {
-                host.unread.push(unread);
-            }
-        }
+        let more = recorded.unread.iter().filter(of_these).filter(|unread| !known.contains(&key(unread)));
+        host.unread.extend(more.cloned());
     }
 
     fn app_requests(&self, _: &RequestStore) -> Result<Vec<AppRequest>, Unread> {
