@@ -1,33 +1,54 @@
-//! A recording of `netpolicy record`, damaged or hostile: parsed, redacted, planned for, judged and explained.
+//! A recording of `netpolicy record`, damaged or hostile: parsed, redacted, and printed by every command.
 //!
 //! - Text that is read is written and read again as the same recording.
 //! - A redacted recording is a recording.
 
-use std::sync::Arc;
+use std::sync::LazyLock;
 
-use linux::Processes;
-use model::Host;
-use plan::doctor::HostContext;
 use serde_json::Value;
 use session::recording::{KEY_BYTES, Pseudonyms, Recording, redacted};
-use session::{Session, Silent, app_requests, cycle, explain, verify};
 
 /// A recorded host with a policy in force, as JSON.
-const KNOWN: &str = include_str!("../../crates/netpolicy/tests/hosts/recording.json");
+static KNOWN: LazyLock<Value> = LazyLock::new(|| {
+    let text = include_str!("../../crates/netpolicy/tests/hosts/recording.json");
+    serde_json::from_str(text).expect("a recording is JSON")
+});
+
+/// The same with one element in each list of objects, which is read ten times as fast.
+static SMALL: LazyLock<Value> = LazyLock::new(|| {
+    let mut small = KNOWN.clone();
+    shorten(&mut small);
+    small
+});
 
 /// The maximum number of edits per input.
 const EDITS_MAX: usize = 16;
 
 pub(crate) fn run(bytes: &[u8]) {
     match bytes.split_first() {
-        Some((b'~', edits)) => damaged(edits),
+        Some((b'~', edits)) => damaged(&KNOWN, edits),
+        Some((b'-', edits)) => damaged(&SMALL, edits),
         _ => read(bytes),
     }
 }
 
-/// Edits parts of a known recording: every six bytes are an edit.
-fn damaged(edits: &[u8]) {
-    let mut document: Value = serde_json::from_str(KNOWN).expect("a recording is JSON");
+/// Keeps the first element of each list of objects or lists.
+fn shorten(value: &mut Value) {
+    match value {
+        Value::Array(list) => {
+            if list.first().is_some_and(|first| first.is_object() || first.is_array()) {
+                list.truncate(1);
+            }
+            list.iter_mut().for_each(shorten);
+        }
+        Value::Object(fields) => fields.values_mut().for_each(shorten),
+        _ => {}
+    }
+}
+
+/// Edits parts of a recording: every six bytes are an edit.
+fn damaged(known: &Value, edits: &[u8]) {
+    let mut document = known.clone();
     for edit in edits.chunks_exact(6).take(EDITS_MAX) {
         let at = usize::from(u16::from_le_bytes([edit[0], edit[1]]));
         let mut left = at % parts(&document).max(1);
@@ -111,48 +132,10 @@ fn change(value: &mut Value, left: &mut usize, how: u8, by: u16, more: u8) {
 
 fn read(bytes: &[u8]) {
     let Ok(recording) = Recording::parse(bytes) else { return };
-    let again = Recording::parse(recording.to_text().as_bytes()).expect("our own recording is read");
-    assert_eq!(again.to_text(), recording.to_text());
+    let text = recording.to_text();
+    let again = Recording::parse(text.as_bytes()).expect("our own recording is read");
+    assert_eq!(again.to_text(), text);
     let _ = redacted(&recording, &mut Pseudonyms::new([1; KEY_BYTES]))
         .map(|redacted| Recording::parse(redacted.to_text().as_bytes()).expect("it is a recording"));
-    used(recording);
-}
-
-/// Does what the commands do with a recording.
-fn used(recording: Recording) {
-    let facts = recording.doctor.clone();
-    let session = Session::of_recording(Arc::new(recording));
-    let Ok(source) = session.source() else { return };
-    if let Ok(mut host) = source.observe(&Processes::Networking) {
-        app_requests::add_to(&mut host, &*source, &session.app_requests());
-        judged(&host, &facts, &session);
-    }
-    let _ = session.whole_policy(&*source, &Silent).and_then(|policy| cycle::plan(&policy, &*source));
-    let _ = explain::explained("", &session, &Silent);
-    let _ = session.evidence();
-    let Ok(journal) = session.journal() else { return };
-    let _ = verify::compared(&journal, session.recording.as_deref());
-    if let Ok(history) = journal.history() {
-        for transaction in &history.transactions {
-            let _ = (journal.owner(transaction), journal.is_abandoned(transaction), transaction.undone());
-        }
-    }
-}
-
-fn judged(host: &Host, facts: &session::recording::DoctorFacts, session: &Session) {
-    let context = HostContext {
-        recipes: session.recipes().unwrap_or_default(),
-        command_prefix: session.command_prefix(),
-        idle: facts.idle.clone(),
-        watched: facts.watched,
-        cpu_waits: facts.cpu_waits.clone(),
-        batches: facts.batches.iter().map(|(pid, of, counts)| ((*pid, *of), *counts)).collect(),
-        others: facts.others.clone(),
-        peers: facts.peers.iter().cloned().map(Into::into).collect(),
-        proposes: true,
-        ..HostContext::default()
-    };
-    let findings = plan::doctor_with(host, facts.delivered.as_ref(), &[], &context);
-    assert!(findings.iter().all(|finding| !finding.rule.is_empty()));
-    let _ = plan::doctor::not_known(host, facts.delivered.as_ref(), &context);
+    let _ = netpolicy::recording_texts(&recording);
 }

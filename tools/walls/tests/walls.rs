@@ -55,6 +55,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     (
         "fuzz",
         &[
+            "netpolicy",
             "apply",
             "daemon",
             "experiments",
@@ -62,7 +63,6 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "load",
             "model",
             "netlink",
-            "plan",
             "policy-file",
             "session",
             "tc-rules",
