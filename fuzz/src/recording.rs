@@ -14,7 +14,7 @@ static KNOWN: LazyLock<Value> = LazyLock::new(|| {
     serde_json::from_str(text).expect("a recording is JSON")
 });
 
-/// The same with one element in each list of objects, which is read ten times as fast.
+/// The same with one element in each list of objects, which is read faster.
 static SMALL: LazyLock<Value> = LazyLock::new(|| {
     let mut small = KNOWN.clone();
     shorten(&mut small);
@@ -32,11 +32,14 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-/// Keeps the first element of each list of objects or lists.
+/// Keeps the first element of each list whose elements are objects with equal keys. Other lists can be tuples.
 fn shorten(value: &mut Value) {
     match value {
         Value::Array(list) => {
-            if list.first().is_some_and(|first| first.is_object() || first.is_array()) {
+            let keys =
+                |value: &Value| value.as_object().map(|fields| fields.keys().cloned().collect::<Vec<_>>());
+            let first = list.first().and_then(keys);
+            if first.is_some() && list.iter().all(|value| keys(value) == first) {
                 list.truncate(1);
             }
             list.iter_mut().for_each(shorten);
@@ -138,4 +141,18 @@ fn read(bytes: &[u8]) {
     let _ = redacted(&recording, &mut Pseudonyms::new([1; KEY_BYTES]))
         .map(|redacted| Recording::parse(redacted.to_text().as_bytes()).expect("it is a recording"));
     let _ = netpolicy::recording_texts(&recording);
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn what_is_edited_is_a_recording() {
+        for value in [&*KNOWN, &*SMALL] {
+            let recording = Recording::parse(value.to_string().as_bytes()).expect("a recording");
+            assert!(netpolicy::recording_texts(&recording).expect("texts").len() > 5);
+        }
+        assert!(SMALL.to_string().len() < KNOWN.to_string().len());
+    }
 }

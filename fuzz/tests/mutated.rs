@@ -2,7 +2,7 @@
 //! the few that each test run tries.
 
 /// The maximum number of edits of a recording, six bytes each.
-const EDITS_MAX: u64 = 6;
+const EDITS_MAX: u64 = 2;
 
 /// A number from the environment.
 fn number(name: &str, default: u64) -> u64 {
