@@ -402,12 +402,23 @@ fn one_session_changes_settings_and_a_user_has_so_many() {
     assert!(begin(&mut first, "Compare", "long").is_u64(), "there is room again");
 }
 
+/// Ends the hostile clients when it is dropped, which a failed assertion does, too.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Sends nonsense until the end.
 fn harass(desk: &Desk, how: usize, until: &AtomicBool) {
     let mut turn = 0_u64;
     while !until.load(Ordering::Relaxed) {
         turn += 1;
         let Ok(mut stream) = UnixStream::connect(&desk.socket) else { continue };
+        stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+        stream.set_write_timeout(Some(Duration::from_secs(5))).expect("a timeout");
         let said = match how {
             // Leaves at once, in the middle of a message, or in the middle of a session.
             0 => String::new(),
@@ -441,6 +452,7 @@ fn hostile_clients_keep_no_other_from_its_answers_and_leave_nothing() {
     deaf.say(r#"{"method":"io.netpolicy.Findings","more":true}"#);
     let until = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _ends = Ends(&until);
         for how in 0..7 {
             let (desk, until) = (&desk, &until);
             scope.spawn(move || harass(desk, how, until));
@@ -459,7 +471,6 @@ fn hostile_clients_keep_no_other_from_its_answers_and_leave_nothing() {
             let said = asking.ask(r#"{"method":"io.netpolicy.Status"}"#);
             assert_eq!(said["parameters"]["status"]["phase"], "managing");
         }
-        until.store(true, Ordering::Relaxed);
     });
     let cancel = json!({ "method": "io.netpolicy.Cancel", "parameters": { "session": number } }).to_string();
     assert_eq!(asking.ask(&cancel)["parameters"], json!({}), "the session of the others goes on");

@@ -458,6 +458,8 @@ mod test {
             &[
                 ("proc/90/comm", "katalyst-agent\n"),
                 ("proc/90/cmdline", "katalyst-agent\0--enable-irq-tuner=false\0"),
+                ("proc/92/comm", "katalyst-agent\n"),
+                ("proc/92/cmdline", "katalyst-agent\0--v=3\0"),
                 ("proc/91/comm", "containerd\n"),
                 ("run/nri/nri.sock", ""),
                 ("opt/nri/plugins/10-logger", "ELF"),
@@ -479,7 +481,7 @@ mod test {
             [
                 "Node Tuning Operator tuned[6]: the active profile cannot be read, and may set what netpolicy sets",
                 "katalyst katalyst-agent[5]: its irq tuner, if that is on: interrupts on exclusive CPUs, RPS, XPS",
-                "NRI plugin /opt/nri/plugins/10-nri-resource-policy-topology-aware: the container runtime starts it; the affinity of interrupts, if it claims any (irqClaim)",
+                "NRI plugin /opt/nri/plugins/10-nri-resource-policy-topology-aware: the container runtime starts it if NRI is on; the affinity of interrupts, if it claims any (irqClaim)",
             ]
         );
     }

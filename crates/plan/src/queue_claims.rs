@@ -191,7 +191,12 @@ impl<'h> QueueClaims<'h> {
     }
 
     /// The queues on which a process's sockets receive; all queues of the likely devices if none is known.
-    fn of_process(&self, process: &Process, part: &mut PlacedRequest) -> Result<Vec<usize>, Refusal> {
+    fn of_process(
+        &self,
+        process: &Process,
+        is_of_sockets: bool,
+        part: &mut PlacedRequest,
+    ) -> Result<Vec<usize>, Refusal> {
         let mut slots: BTreeSet<usize> = BTreeSet::new();
         let mut astray = 0_usize;
         for id in process.sockets.iter().filter_map(|socket| socket.napi) {
@@ -200,8 +205,10 @@ impl<'h> QueueClaims<'h> {
                 None => astray += 1,
             }
         }
+        // An application's request for a socket needs no privileges, so it gets only the queue of the socket.
+        let widens = process.sockets.iter().filter(|_| !is_of_sockets);
         let by_datagrams: BTreeSet<DeviceId> =
-            process.sockets.iter().filter_map(|socket| self.device_of_datagrams(socket)).collect();
+            widens.filter_map(|socket| self.device_of_datagrams(socket)).collect();
         for device in by_datagrams {
             let queues = self.of_device(device);
             if queues.iter().any(|slot| !slots.contains(slot)) {
@@ -290,7 +297,8 @@ impl<'h> QueueClaims<'h> {
         placed: &mut PlacedRequest,
     ) -> Result<(), Refusal> {
         let mut shared: BTreeMap<usize, usize> = BTreeMap::new();
-        for slot in self.of_process(process, placed)? {
+        let is_of_sockets = divide::is_of_sockets(&requests[part]);
+        for slot in self.of_process(process, is_of_sockets, placed)? {
             if self.divided.contains(&self.queues[slot].queue.device) {
                 continue;
             }

@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use crate::measure::live::Unpaired;
 use crate::measure::switchback::{Figures, Switchback, Unfair};
 use linux::Signals;
 use model::live::LiveWindow;
@@ -37,7 +38,9 @@ impl Comparison<'_> {
         let before = self.stretch("before", WITHOUT, once.windows, signals, progress)?;
         let mut with = Stretch::default();
         let mut after = Stretch::default();
-        let mut ended = before.ended;
+        // Without response times, the disturbance would show nothing.
+        let unpaired = before.windows.last().and_then(|(_, window, _)| Unpaired::of(&window.counts));
+        let mut ended = before.ended.or(unpaired.map(Ended::Unpaired));
         if ended.is_none() {
             self.switches.push(once.commit()?);
             with = self.stretch("with", WITH, once.windows, signals, progress)?;

@@ -25,7 +25,7 @@ pub(super) fn agents(root: &Path) -> Vec<ConflictingTool> {
     katalyst(root).into_iter().chain(nri(root)).chain(crio(root)).collect()
 }
 
-/// Finds katalyst's agent, unless its command line turns its tuner of interrupts off.
+/// Finds katalyst's agents that have a tuner of interrupts, which is off by default.
 fn katalyst(root: &Path) -> Vec<ConflictingTool> {
     let mut found = Vec::new();
     for (pid, process) in processes(root, &["katalyst-agent"]) {
@@ -37,7 +37,11 @@ fn katalyst(root: &Path) -> Vec<ConflictingTool> {
         let line = match value {
             Some("false" | "0" | "f" | "F" | "FALSE" | "False") => continue,
             Some(_) => "--enable-irq-tuner: interrupts on exclusive CPUs, RPS, XPS",
-            None => "its irq tuner, if that is on: interrupts on exclusive CPUs, RPS, XPS",
+            // The command line cannot be read.
+            None if arguments.is_empty() => {
+                "its irq tuner, if that is on: interrupts on exclusive CPUs, RPS, XPS"
+            }
+            None => continue,
         };
         found.push(of_host(ConflictingToolKind::Katalyst, format!("katalyst-agent[{pid}]"), line));
     }
@@ -62,7 +66,7 @@ fn nri(root: &Path) -> Vec<ConflictingTool> {
     files.retain(|path| is_one(&file_name(path)));
     files.sort();
     if found.is_empty() {
-        let line = "the container runtime starts it; the affinity of interrupts, if it claims any (irqClaim)";
+        let line = "the container runtime starts it if NRI is on; the affinity of interrupts, if it claims any (irqClaim)";
         let names = files.iter().map(|path| format!("/{NRI_DIRECTORY}/{}", file_name(path)));
         found.extend(names.map(|place| of_host(ConflictingToolKind::NriPlugin, place, line)));
     }

@@ -58,10 +58,11 @@ struct Merged {
 pub(super) fn tuned(root: &Path, of_sysctl_files: &[ConflictingTool]) -> Vec<ConflictingTool> {
     let Some((pid, process)) = processes(root, &["tuned"]).into_iter().next() else { return Vec::new() };
     let operator = root.join(OPERATOR_DIRECTORY);
-    let is_of_operator = operator.is_dir() || !processes(root, &OPERATOR).is_empty();
+    let own = own_root(root, &process);
+    // A host that has left the cluster keeps the directory.
+    let is_of_operator = !processes(root, &OPERATOR).is_empty() || (own != *root && operator.is_dir());
     let kind =
         if is_of_operator { ConflictingToolKind::NodeTuningOperator } else { ConflictingToolKind::Tuned };
-    let own = own_root(root, &process);
     let actives = [own.join("etc/tuned"), operator.clone(), root.join("etc/tuned")];
     let Some(active) = actives.iter().find_map(|directory| text(&directory.join("active_profile"))) else {
         let place = format!("tuned[{pid}]");
@@ -77,7 +78,7 @@ pub(super) fn tuned(root: &Path, of_sysctl_files: &[ConflictingTool]) -> Vec<Con
         merged.load(root, name);
     }
     let mut found = merged.tools();
-    if reapplies_sysctl(root) {
+    if reapplies_sysctl(&merged.root) {
         let number = |tool: &ConflictingTool| tool.sysctl.as_ref().map(|(sysctl, _)| *sysctl);
         found.retain(|tool| {
             let own = number(tool);

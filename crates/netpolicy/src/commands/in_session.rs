@@ -54,7 +54,7 @@ fn tried(command: &Command, context: &Context) -> Result<(Exit, Vec<TransactionN
     let _caught = is_trial.then(Signals::catch).transpose()?;
     let journal = context.session.journal()?;
     let before = journal.newest()?;
-    let exit = super::run(command, context)?;
+    let ran = super::run(command, context);
     let history = journal.history()?;
     let is_new = |one: &&apply::Transaction| {
         Some(one.name()) > before
@@ -64,12 +64,14 @@ fn tried(command: &Command, context: &Context) -> Result<(Exit, Vec<TransactionN
     };
     let left: Vec<TransactionName> =
         history.transactions.iter().rev().filter(is_new).map(apply::Transaction::name).collect();
-    // A session that was cancelled keeps nothing, not even a winner: its client may not receive the reply.
-    if Signals::has_arrived() && !left.is_empty() {
+    // A session that failed or was cancelled keeps nothing, not even a winner: its client may not receive the
+    // reply, and a failure names no transaction.
+    if (ran.is_err() || Signals::has_arrived()) && !left.is_empty() {
         for name in &left {
             roll_back(*name, &journal)?;
         }
-        return Err(Fault::failed("cancelled").leaving(session::HostState::Restored));
+        let fault = ran.err().unwrap_or_else(|| Fault::failed("cancelled"));
+        return Err(fault.leaving(session::HostState::Restored));
     }
-    Ok((exit, left))
+    Ok((ran?, left))
 }

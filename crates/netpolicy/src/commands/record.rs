@@ -89,7 +89,7 @@ fn key(context: &Context) -> Result<[u8; KEY_BYTES], Fault> {
     Ok(key)
 }
 
-/// Reads a key; `None` if the file does not exist or does not hold one.
+/// Reads a key; `None` if the file does not exist, belongs to another user, or does not hold one.
 ///
 /// # Errors
 /// If the file cannot be read, or other users can read or replace it: with the key, they can find out which
@@ -99,7 +99,15 @@ fn read_key(path: &Path) -> Result<Option<[u8; KEY_BYTES]>, Fault> {
     let opened = fs::OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
     let mut file = match opened {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        // Only its owner can read a key; other users record with a new one.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+            return Ok(None);
+        }
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
+            let why = "the key of the pseudonyms is a symbolic link";
+            let fault = Fault::failed(format!("{}: {why}", path.display()));
+            return Err(fault.hint(format!("for a new key and new pseudonyms: rm {}", path.display())));
+        }
         Err(error) => return Err(Fault::file(path, error)),
     };
     let about = file.metadata().map_err(|error| Fault::file(path, error))?;

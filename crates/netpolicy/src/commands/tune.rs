@@ -405,8 +405,8 @@ impl<'a> Tuning<'a> {
                 }
                 record.remove()?;
             }
-            Ended::Unpaired(_) => record.remove()?,
-            Ended::Interrupted | Ended::Service | Ended::Requests => {
+            Ended::Unpaired(_) if tuner.windows() == 0 => record.remove()?,
+            Ended::Interrupted | Ended::Service | Ended::Requests | Ended::Unpaired(_) => {
                 let words = "The measurements are kept for a day: --resume continues with them.";
                 self.context.console.say(words);
             }

@@ -368,14 +368,14 @@ fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether a number after this text is a user: `uid 1000`, `user-1000.slice`, `user@1000.service`.
+/// Whether a number after this text is a user, or a group, which has its user's number by default: `uid 1000`,
+/// `user-1000.slice`, `user@1000.service`.
 fn names_a_user(before: &str) -> bool {
-    let word = before.trim_end_matches([' ', '-', '@', '=', ':']);
-    let is_word = |name: &&str| {
-        let rest = word.strip_suffix(*name);
-        rest.is_some_and(|rest| !rest.ends_with(is_of_word))
-    };
-    word.len() < before.len() && ["uid", "user", "users"].iter().any(is_word)
+    let word = before.trim_end_matches([' ', '\t', '-', '@', '=', ':']);
+    let name = word.rsplit(|c: char| !is_of_word(c)).next().unwrap_or_default().to_ascii_lowercase();
+    word.len() < before.len()
+        && ["uid", "euid", "ruid", "suid", "fsuid", "loginuid", "gid", "egid", "user", "users"]
+            .contains(&name.as_str())
 }
 
 /// Whether a word is a number, possibly with a unit, or hexadecimal after `0x`.

@@ -296,6 +296,13 @@ impl Machines {
         }
     }
 
+    /// Whether a process runs in the network namespace of the server's machine.
+    fn is_near(&self, pid: rustix::process::Pid) -> bool {
+        let namespace = |path: String| std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
+        let near = namespace(format!("/run/netns/{}", self.wire.near));
+        near.is_some() && namespace(format!("/proc/{}/ns/net", pid.as_raw_nonzero())) == near
+    }
+
     /// The process that the listener has started for the connection.
     fn connection(&self) -> Result<Option<rustix::process::Pid>, Failed> {
         let listener = self.link.listener().ok_or("there is no listener")?.id();
@@ -980,7 +987,7 @@ fn killed(bench: &str, victims: &[Victim], kills: u32, machines: &mut Machines) 
             let mut in_force = 0;
             for kill in 0..kills {
                 // Every second kill waits for settings, which a busy machine may have late.
-                let was = kill_once(bench, *victim, kill % 2 == 1, &mut chance, &before, machines);
+                let was = kill_once(bench, *victim, kill % 2 == 0, &mut chance, &before, machines);
                 in_force += u32::from(was.map_err(|error| format!("{victim:?}, kill {kill}: {error:?}"))?);
             }
             if kills > KILLS {
@@ -1022,7 +1029,9 @@ fn kill_once(
         && machines.settings_of_both()? == *before
         && client.try_wait()?.is_none()
         && begun.elapsed() < Duration::from_secs(20)
-    {}
+    {
+        std::thread::sleep(Duration::from_millis(20));
+    }
     std::thread::sleep(Duration::from_millis(at_least + chance.bits() % range));
     let in_force = machines.settings_of_both()? != *before;
     let kill = |find: &dyn Fn() -> Result<Option<rustix::process::Pid>, Failed>| {
@@ -1035,7 +1044,8 @@ fn kill_once(
     match victim {
         Victim::Client => client.kill()?,
         Victim::Connection => drop(kill(&|| machines.connection())?),
-        Victim::Server => drop(kill(&|| machines.serving())?),
+        // An earlier server may have written the pid late: it may be another process's by now.
+        Victim::Server => drop(kill(&|| Ok(machines.serving()?.filter(|pid| machines.is_near(*pid))))?),
     }
     let output = client.wait_with_output()?;
     let (status, said) = (output.status, text(&output.stderr));

@@ -125,10 +125,14 @@ struct Silence {
     began_waiting: bool,
 }
 
+/// Whether a request was unanswered at the end of a window, and not only because it had just arrived.
+fn waits(figures: &Figures) -> bool {
+    figures.oldest.is_some_and(|oldest| oldest >= WAITS_FROM)
+}
+
 impl Silence {
     fn add(&mut self, figures: &Figures) {
-        let waits = figures.oldest.is_some_and(|oldest| oldest >= WAITS_FROM);
-        self.began_waiting = waits || (figures.requests == 0 && self.began_waiting);
+        self.began_waiting = waits(figures) || (figures.requests == 0 && self.began_waiting);
         self.unanswered = if figures.requests == 0 { self.unanswered + figures.seconds } else { 0.0 };
         self.waits = if figures.one_waits() { self.waits + figures.seconds } else { 0.0 };
     }
@@ -245,9 +249,11 @@ impl Service {
         })
     }
 
-    /// Whether a request waited when the silence began.
+    /// Whether a request waited when the silence began, unless requests waited in most windows before the
+    /// change, as they do for a resolver that asks other servers.
     pub(super) fn began_waiting(&self) -> bool {
-        self.silence.iter().any(|silence| silence.began_waiting)
+        let waited = self.reference.iter().filter(|figures| waits(figures)).count();
+        self.silence[0].began_waiting && 2 * waited <= self.reference.len()
     }
 
     /// Predicts what a guard of this duration can detect, for a growth by twice each limit. `pair` is the
