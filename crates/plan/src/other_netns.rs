@@ -7,7 +7,7 @@
 //! within one poll (`skb_do_redirect()`, `RX_HANDLER_ANOTHER`). A veth transmits the buffer, which overwrites
 //! the id with the CPU's (`netdev_core_pick_tx()`, `sender_cpu`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Process, SocketState};
 use model::{Host, NetnsId, Pid};
@@ -30,7 +30,9 @@ pub(crate) fn is_in_other_netns(process: &Process, host: &Host) -> bool {
 /// packet.
 pub fn without_packets(pids: impl IntoIterator<Item = Pid>, host: &Host) -> impl Iterator<Item = &Process> {
     let listeners = Listeners::new(&host.processes);
-    let processes = pids.into_iter().filter_map(|pid| host.process(pid));
+    let known: BTreeMap<Pid, &Process> =
+        host.processes.iter().map(|process| (process.id.pid, process)).collect();
+    let processes = pids.into_iter().filter_map(move |pid| known.get(&pid).copied());
     processes.filter(move |process| {
         process.sockets.iter().any(serves)
             && listeners.role(process) == Role::Receives

@@ -55,8 +55,9 @@ pub fn add_to(host: &mut Host, source: &dyn HostSource, store: &RequestStore) {
                 .flat_map(|process| &process.sockets)
                 .map(|socket| socket.inode)
                 .collect();
+            let seen = services::pids(host);
             let shown = |request: &AppRequest| match request.of {
-                Requester::Task(pid) => host.process(pid).is_some(),
+                Requester::Task(pid) => seen.contains(&pid),
                 Requester::Socket(inode) => held.contains(&inode),
             };
             host.app_requests = requests.into_iter().filter(shown).collect();

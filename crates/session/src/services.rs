@@ -58,10 +58,16 @@ pub fn matches(policy: &Policy) -> impl Iterator<Item = &Match> {
     })
 }
 
+/// The pids of a host's processes, for searches: a recording can have many.
+pub(crate) fn pids(host: &Host) -> BTreeSet<Pid> {
+    host.processes.iter().map(|process| process.id.pid).collect()
+}
+
 /// Removes the processes that exited before the host was observed. A service may lose processes at any time.
 /// Only a process that a policy names by its pid must exist.
 pub fn without_ended(resolved: Resolved, host: &Host, source: &dyn HostSource) -> Resolved {
-    let unseen = resolved.pids().filter(|pid| host.process(*pid).is_none()).collect();
+    let seen = pids(host);
+    let unseen = resolved.pids().filter(|pid| !seen.contains(pid)).collect();
     let ended = source.ended(unseen);
     resolved.without(&ended)
 }
@@ -69,7 +75,8 @@ pub fn without_ended(resolved: Resolved, host: &Host, source: &dyn HostSource) -
 /// Adds the processes of services in other network namespaces to an observed host.
 pub fn add_elsewhere(host: &mut Host, source: &dyn HostSource, which: &Processes) {
     let (Processes::Only(pids) | Processes::NetworkingAnd(pids)) = which else { return };
-    let more = pids.iter().copied().filter(|pid| host.process(*pid).is_none()).collect();
+    let seen = self::pids(host);
+    let more = pids.iter().copied().filter(|pid| !seen.contains(pid)).collect();
     source.add_processes(host, more);
     host.processes.sort_unstable_by_key(|process| process.id.pid);
 }

@@ -1,7 +1,7 @@
 //! The table of allowed dependencies between the crates of the workspace. Tests may have others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use walls::Dependencies;
@@ -140,4 +140,50 @@ fn a_daemon_is_built_without_a_command_line_and_a_terminal() {
         let wrong: Vec<_> = FOR_PEOPLE.iter().filter(|name| all.contains(*name)).collect();
         assert!(wrong.is_empty(), "{package} is built with {wrong:?}");
     }
+}
+
+/// Modules that only compute. What they return must depend on their arguments alone, in the same order each time.
+const PURE: [&str; 3] =
+    ["crates/session/src/page", "crates/netpolicy/src/fleet", "crates/latency/src/measure"];
+
+/// What such a module must not name.
+const LOOKS_AROUND: [&str; 9] = [
+    "Instant::now",
+    "SystemTime::now",
+    "std::fs",
+    "std::env",
+    "std::net",
+    "HashMap",
+    "HashSet",
+    "thread::spawn",
+    "io::stdin",
+];
+
+#[test]
+fn modules_that_only_compute_name_no_clock_and_no_file() {
+    fn files(directory: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(directory).expect("the directory is there").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                files(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut wrong = Vec::new();
+    for directory in PURE {
+        let mut found = Vec::new();
+        files(&workspace.join(directory), &mut found);
+        assert!(found.len() > 2, "{directory}: {found:?}");
+        for file in found.iter().filter(|file| !file.ends_with("test.rs")) {
+            let text = std::fs::read_to_string(file).expect("a file of Rust");
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let names = LOOKS_AROUND.iter().filter(|name| lines.clone().any(|line| line.contains(**name)));
+            wrong.extend(names.map(|name| format!("{}: {name}", file.display())));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

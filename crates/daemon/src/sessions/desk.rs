@@ -14,6 +14,8 @@ pub const SESSIONS_PER_USER_MAX: usize = 4;
 
 /// What a session does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+// Generators of Varlink clients take only enums in lower case.
+#[serde(rename_all = "lowercase")]
 pub enum SessionKind {
     /// Measures a service. Changes nothing.
     Watch,

@@ -1,5 +1,8 @@
 //! The findings of `doctor`.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
+
 use model::{Delivered, Finding, Severity};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -44,22 +47,26 @@ pub(crate) fn count_shown(findings: &[Finding], severity: Severity) -> usize {
 /// one that lists the queues. JSON output has each finding.
 fn merge(findings: &[Finding]) -> Vec<Finding> {
     let mut merged: Vec<Finding> = Vec::new();
+    let mut first_of = BTreeMap::new();
     for finding in findings {
-        let same = merged.iter_mut().find(|first| {
-            first.remedy.is_some()
-                && (first.rule == finding.rule && first.severity == finding.severity)
-                && first.remedy == finding.remedy
-                && queue_of(&first.object).zip(queue_of(&finding.object)).is_some_and(|(a, b)| a.0 == b.0)
-        });
-        match same.zip(queue_of(&finding.object)) {
-            Some((first, (_, queue))) => {
+        let Some((remedy, (device, queue))) = finding.remedy.as_ref().zip(queue_of(&finding.object)) else {
+            merged.push(finding.clone());
+            continue;
+        };
+        let slot = first_of.entry((&finding.rule, finding.severity, remedy, device));
+        match slot {
+            Slot::Occupied(slot) => {
+                let first: &mut Finding = &mut merged[*slot.get()];
                 first.object.push_str(&format!(", {queue}"));
                 let line = format!("{queue}: {}", finding.summary);
                 if finding.summary != first.summary {
                     first.evidence.push(line);
                 }
             }
-            None => merged.push(finding.clone()),
+            Slot::Vacant(slot) => {
+                slot.insert(merged.len());
+                merged.push(finding.clone());
+            }
         }
     }
     merged
@@ -73,15 +80,15 @@ fn queue_of(object: &str) -> Option<(&str, &str)> {
 
 /// Keeps each command only in the first finding that it fixes.
 fn drop_repeated_remedies(findings: &mut [Finding]) {
-    let mut printed: Vec<(String, String)> = Vec::new();
+    let mut printed: BTreeMap<String, String> = BTreeMap::new();
     for finding in findings {
         let Some(remedy) = &finding.remedy else { continue };
-        match printed.iter().find(|(command, _)| command == remedy) {
-            Some((_, rule)) => {
+        match printed.get(remedy) {
+            Some(rule) => {
                 finding.evidence.push(format!("fixed by the command of [{rule}]"));
                 finding.remedy = None;
             }
-            None => printed.push((remedy.clone(), finding.rule.clone())),
+            None => drop(printed.insert(remedy.clone(), finding.rule.clone())),
         }
     }
 }

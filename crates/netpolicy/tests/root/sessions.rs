@@ -313,9 +313,9 @@ fn tuned() -> Result<(), Failed> {
         let number = talk.receive().ok_or("no reply")?["parameters"]["session"].clone();
         let status: Value = serde_json::from_str(&operator.runs(&["-o", "json", "status"], 0)?.data)?;
         let running = &status["data"]["sessions"]["running"];
-        assert_eq!((&running[0]["id"], &running[0]["kind"]), (&number, &json!("Tune")), "{status}");
+        assert_eq!((&running[0]["id"], &running[0]["kind"]), (&number, &json!("tune")), "{status}");
         let words = operator.runs(&["status"], 0)?.data;
-        assert!(words.contains(&format!("Session {number} (Tune) of uid 0")), "{words}");
+        assert!(words.contains(&format!("Session {number} (tune) of uid 0")), "{words}");
         let running = "netpolicy_sessions{kind=\"tune\"} 1";
         assert!(metrics(operator, "netpolicy_sessions{")?.iter().any(|line| line == running));
         let (mut progress, mut records, mut last) = (0, Vec::new(), Value::Null);

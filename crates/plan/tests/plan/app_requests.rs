@@ -1,6 +1,6 @@
 //! Tests requests of applications in addition to the operator's policy.
 
-use model::host::{AppRequest, Host, Requester};
+use model::host::{AppRequest, Host, Requester, SocketState};
 use model::{Fd, Pid, PolicyName, Target};
 use plan::app_requests::{Joined, join};
 use plan::{Placement, Resolved, place};
@@ -64,6 +64,23 @@ fn sockets_are_more_specific_than_their_process_and_a_process_than_a_device() {
             (PolicyName::Cpu, vec![Fd(7)], vec![0, 1]),
             (PolicyName::Latency, vec![Fd(8)], vec![2, 3]),
         ]
+    );
+}
+
+#[test]
+fn a_request_for_a_datagram_socket_claims_the_queue_of_the_socket_only() {
+    let mut host = two_epolls();
+    for socket in &mut host.processes[0].sockets {
+        socket.state = SocketState::Udp;
+        socket.local = Some("0.0.0.0:20000".parse().expect("an address"));
+        socket.remote = None;
+    }
+    let policy = policy([on_device(2, "eth0", PolicyName::Cpu)]);
+    let resolved = Resolved::default();
+    let joined = join(&policy, &[socket(4, PolicyName::Latency)], &host, &resolved);
+    assert_eq!(
+        owned(&placed(&joined, &host, &resolved)),
+        [(PolicyName::Cpu, vec![Fd(7)], vec![0, 1]), (PolicyName::Latency, vec![Fd(8)], vec![2, 3])]
     );
 }
 

@@ -307,7 +307,8 @@ impl Recording {
         let wanted = Processes::Only(wanted.into_iter().collect());
         services::add_elsewhere(&mut host, source, &wanted);
         let Processes::Only(wanted) = wanted else { return Err(Fault::failed("no processes")) };
-        let unseen = wanted.into_iter().filter(|pid| host.process(*pid).is_none()).collect();
+        let seen = services::pids(&host);
+        let unseen = wanted.into_iter().filter(|pid| !seen.contains(pid)).collect();
         let journal = session.journal();
         let applied = match &journal {
             Ok(journal) => verify::recorded(journal).unwrap_or_default(),

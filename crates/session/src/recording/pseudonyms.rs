@@ -52,6 +52,8 @@ pub struct Pseudonyms {
     /// All names found so far, so that they are also found in texts.
     names: BTreeMap<String, NameOf>,
     users: BTreeMap<u32, u32>,
+    /// The pseudonyms of users.
+    taken: BTreeSet<u32>,
     flips: BTreeMap<(u8, u32, u128), bool>,
 }
 
@@ -107,7 +109,13 @@ const PUBLIC_DIRS: [&str; 29] = [
 impl Pseudonyms {
     /// Creates the pseudonyms for this key.
     pub const fn new(key: [u8; KEY_BYTES]) -> Self {
-        Self { key, names: BTreeMap::new(), users: BTreeMap::new(), flips: BTreeMap::new() }
+        Self {
+            key,
+            names: BTreeMap::new(),
+            users: BTreeMap::new(),
+            taken: BTreeSet::new(),
+            flips: BTreeMap::new(),
+        }
     }
 
     fn hash(&self, kind: &str, what: &[u8]) -> [u8; 32] {
@@ -191,10 +199,9 @@ impl Pseudonyms {
         if let Some(known) = self.users.get(&uid) {
             return *known;
         }
-        let taken: BTreeSet<u32> = self.users.values().copied().collect();
         let hash = self.hash("user", &uid.to_be_bytes());
         let mut pseudonym = u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]) % USERS;
-        while taken.contains(&(USERS_BEGIN + pseudonym)) {
+        while !self.taken.insert(USERS_BEGIN + pseudonym) {
             pseudonym = (pseudonym + 1) % USERS;
         }
         self.users.insert(uid, USERS_BEGIN + pseudonym);

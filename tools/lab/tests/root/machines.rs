@@ -1152,8 +1152,10 @@ fn lacking() -> Result<(), Failed> {
     ] {
         let output = machines.output(&format!("bench {bench} --seconds 300ms --warmup 50ms --repeats 1"))?;
         let said = text(&output.stderr) + &text(&output.stdout);
+        // On a busy machine, the generator may be too late for a valid run.
+        let is_void = code == 0 && output.status.code() == Some(1) && said.contains("No run counts");
         assert!(
-            output.status.code() == Some(code) && said.contains(WHY),
+            (output.status.code() == Some(code) || is_void) && said.contains(WHY),
             "{bench}: {:?}: {said}",
             output.status
         );
