@@ -73,6 +73,9 @@ const USERS: u32 = 1_000_000;
 /// The maximum number of remembered results of the keyed function for addresses; others are computed again.
 const FLIPS_MAX: usize = 1 << 20;
 
+/// The directories whose entries are the numbers of processes, threads, descriptors and interrupts.
+const NUMBERED_DIRS: [&str; 6] = ["proc", "task", "fd", "fdinfo", "irq", "self"];
+
 /// Names of directories that reveal nothing about a host.
 const PUBLIC_DIRS: [&str; 29] = [
     "bin",
@@ -173,10 +176,11 @@ impl Pseudonyms {
             parts.push(match part {
                 "" | "." | ".." => part.to_owned(),
                 public if PUBLIC_DIRS.contains(&public) => public.to_owned(),
-                // `/run/user/1000`; any other number is that of a process or file descriptor.
+                // `/run/user/1000`, `/proc/812/fd/7`; elsewhere, a number can be the name of a user.
                 number if is_digits(number) => match number.parse() {
                     Ok(uid) if before == "user" => self.user(uid).to_string(),
-                    _ => number.to_owned(),
+                    _ if NUMBERED_DIRS.contains(&before) => number.to_owned(),
+                    _ => self.pseudonym(NameOf::File, number),
                 },
                 toml if toml.ends_with(".toml") => {
                     format!("{}.toml", self.pseudonym(NameOf::File, toml.trim_end_matches(".toml")))

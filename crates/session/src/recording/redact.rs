@@ -460,6 +460,7 @@ mod test {
         let texts = [
             "user-54321.slice: user@54321.service of uid 54321, user 54321 (uid=54321, user: 54321)",
             "/run/user/54321/bus and /sys/fs/cgroup/user.slice/user-54321.slice/session-3.scope",
+            "/home/54321/bin/worker, its group (gid 54321) can write to it, Uid:\t54321",
             "/home/rosalind/policy.toml: the user rosalind, rosalind@cache, backup@cache.service",
             &format!("cri-containerd-{ID}.scope, docker-{ID}, {}", &ID[..12]),
             &format!("/kubepods.slice/kubepods-pod{}.slice/{ID}", &ID[..32]),
