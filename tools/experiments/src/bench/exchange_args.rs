@@ -374,15 +374,18 @@ pub(crate) trait Compares {
     const TITLE: &'static str;
     /// The option that sets the length of its requests, blocks or operations.
     const SIZE: &'static str = "--size";
+    /// The loads if the operator gives none.
+    const LOADS: &'static [Load];
     /// The options that all benches share.
     fn common(&self) -> &Common;
-    /// The configurations of its `--matrix`.
-    fn matrix(&self) -> Vec<Configuration>;
     /// One experiment per size and number of flows, with `threads` client threads on a machine with `cpus`
     /// CPUs.
     fn cases(&self, threads: u32, cpus: u32) -> Vec<Case>;
-    /// The loads if the operator gives none.
-    fn default_loads(&self) -> Vec<Load>;
+
+    /// The configurations of its `--matrix`.
+    fn matrix(&self) -> Vec<Configuration> {
+        Configuration::RR_MATRIX.iter().filter_map(|name| name.parse().ok()).collect()
+    }
 
     /// The configurations, in display order; the others are compared with the first.
     fn configurations(&self) -> Vec<Configuration> {
@@ -397,7 +400,7 @@ pub(crate) trait Compares {
     /// The loads, in display order.
     fn loads(&self) -> Vec<Load> {
         let rate = &self.common().rate;
-        if rate.is_empty() { self.default_loads() } else { rate.clone() }
+        if rate.is_empty() { Self::LOADS.to_vec() } else { rate.clone() }
     }
 }
 
@@ -446,68 +449,48 @@ fn streams(
 
 impl Compares for TcpRr {
     const TITLE: &'static str = "tcp-rr under delivery modes";
+    const LOADS: &'static [Load] = &[Load::Share(40), Load::MAX];
 
     fn common(&self) -> &Common {
         &self.common
-    }
-
-    fn matrix(&self) -> Vec<Configuration> {
-        Configuration::RR_MATRIX.iter().filter_map(|name| name.parse().ok()).collect()
     }
 
     fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {
         exchanges(Workload::TcpRr, &self.size, &self.common, threads, 16)
     }
-
-    fn default_loads(&self) -> Vec<Load> {
-        vec![Load::Share(40), Load::MAX]
-    }
 }
 
 impl Compares for UdpRr {
     const TITLE: &'static str = "udp-rr under delivery modes";
+    const LOADS: &'static [Load] = &[Load::Share(40), Load::MAX];
 
     fn common(&self) -> &Common {
         &self.common
     }
 
-    fn matrix(&self) -> Vec<Configuration> {
-        Configuration::RR_MATRIX.iter().filter_map(|name| name.parse().ok()).collect()
-    }
-
     fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {
         exchanges(Workload::UdpRr, &self.size, &self.common, threads, 16)
-    }
-
-    fn default_loads(&self) -> Vec<Load> {
-        vec![Load::Share(40), Load::MAX]
     }
 }
 
 impl Compares for UdpStream {
     const TITLE: &'static str = "udp-stream under delivery modes";
     const SIZE: &'static str = "--block";
+    const LOADS: &'static [Load] = &[Load::MAX];
 
     fn common(&self) -> &Common {
         &self.common
-    }
-
-    fn matrix(&self) -> Vec<Configuration> {
-        Configuration::RR_MATRIX.iter().filter_map(|name| name.parse().ok()).collect()
     }
 
     fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {
         let sizes = (self.block, ExchangeWorkload::DATAGRAM_BYTES_MIN);
         streams(Workload::UdpStream, sizes, self.depth, self.from_server, &self.common, threads)
     }
-
-    fn default_loads(&self) -> Vec<Load> {
-        vec![Load::MAX]
-    }
 }
 
 impl Compares for Threaded {
     const TITLE: &'static str = "softirq and threaded NAPI";
+    const LOADS: &'static [Load] = &[Load::Share(50), Load::MAX];
 
     fn common(&self) -> &Common {
         &self.common
@@ -532,36 +515,26 @@ impl Compares for Threaded {
         }
         cases
     }
-
-    fn default_loads(&self) -> Vec<Load> {
-        vec![Load::Share(50), Load::MAX]
-    }
 }
 
 impl Compares for TcpStream {
     const TITLE: &'static str = "tcp-stream under delivery modes";
     const SIZE: &'static str = "--block";
+    const LOADS: &'static [Load] = &[Load::MAX];
 
     fn common(&self) -> &Common {
         &self.common
     }
 
-    fn matrix(&self) -> Vec<Configuration> {
-        Configuration::RR_MATRIX.iter().filter_map(|name| name.parse().ok()).collect()
-    }
-
     fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {
         streams(Workload::TcpStream, (self.block, 1), self.depth, self.from_server, &self.common, threads)
-    }
-
-    fn default_loads(&self) -> Vec<Load> {
-        vec![Load::MAX]
     }
 }
 
 impl Compares for Storage {
     const TITLE: &'static str = "remote storage under delivery modes";
     const SIZE: &'static str = "--op";
+    const LOADS: &'static [Load] = &[Load::Share(30)];
 
     fn common(&self) -> &Common {
         &self.common
@@ -573,9 +546,5 @@ impl Compares for Storage {
 
     fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {
         operations(&self.op, &self.common, threads, self.write_ratio, self.span.0)
-    }
-
-    fn default_loads(&self) -> Vec<Load> {
-        vec![Load::Share(30)]
     }
 }

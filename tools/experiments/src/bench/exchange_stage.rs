@@ -22,7 +22,7 @@ use super::background::Background;
 use super::configuration::{Configuration, Place as On};
 use super::error::BenchError;
 use super::exchange_args::Common;
-use super::lab_stage::{differences, interruptible, policy, settings};
+use super::lab_stage::{check_time, delivery_sampler, differences, interruptible, policy, settings};
 use super::layout::Layout;
 use super::watch::{Meters, Watch};
 use super::workqueue::InForce;
@@ -89,14 +89,7 @@ impl<'a> ExchangeStage<'a> {
             let queues = common.queues.unwrap_or(threads.min(LabOptions::QUEUES_MAX));
             Place::Lab(Box::new(Lab::new(&LabOptions::with_queues(queues))?))
         };
-        let delivery = match (!common.uncounted).then(DeliverySampler::load) {
-            None => None,
-            Some(Ok(sampler)) => Some(sampler),
-            Some(Err(error)) => {
-                context.console.say(&format!("Poll counts are unavailable: {error}"));
-                None
-            }
-        };
+        let delivery = delivery_sampler(context, !common.uncounted);
         let or_servers = |cpus: &Option<CpuSet>| cpus.clone().unwrap_or_else(|| layout.server.clone());
         Ok(Self {
             context,
@@ -124,14 +117,6 @@ impl<'a> ExchangeStage<'a> {
     /// Sets the workload of all further runs.
     pub(crate) fn set_workload(&mut self, workload: Workload) {
         self.workload = workload;
-    }
-
-    /// Returns an error if a signal has arrived.
-    fn may_go_on(&mut self) -> Result<(), BenchError> {
-        match self.signals.take() {
-            Some(arrived) => Err(BenchError::Interrupted(arrived.signal)),
-            None => Ok(()),
-        }
     }
 
     fn start(&self, configuration: Configuration) -> Result<ServerProgram, BenchError> {
@@ -387,7 +372,7 @@ impl Stage for ExchangeStage<'_> {
     type Error = BenchError;
 
     fn apply(&mut self, label: &str) -> Result<(), BenchError> {
-        self.may_go_on()?;
+        check_time(self.signals, None)?;
         let configuration = configuration_of(label)?;
         let brought = self.bring_into(configuration);
         if brought.is_err() {

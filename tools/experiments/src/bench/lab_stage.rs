@@ -83,14 +83,7 @@ impl<'a> LabStage<'a> {
             connections_max: connections.saturating_add(SPARE_CONNECTIONS),
             ..MemcachedOptions::default()
         };
-        let delivery = match (!arguments.uncounted).then(DeliverySampler::load) {
-            None => None,
-            Some(Ok(sampler)) => Some(sampler),
-            Some(Err(error)) => {
-                context.console.say(&format!("Poll counts are unavailable: {error}"));
-                None
-            }
-        };
+        let delivery = delivery_sampler(context, !arguments.uncounted);
         let journal = context.session.journal_in(&lab.scratch())?;
         let counters = CounterSource::open(lab.server())?;
         Ok(Self {
@@ -118,15 +111,6 @@ impl<'a> LabStage<'a> {
 
     fn observe(&self, server: &Server) -> Result<Host, BenchError> {
         Ok(linux::observe(self.lab.server(), &Processes::Only(vec![server.process().pid]))?)
-    }
-
-    /// Checks whether another run may start.
-    fn may_go_on(&mut self) -> Result<(), BenchError> {
-        match self.signals.take() {
-            Some(arrived) => Err(BenchError::Interrupted(arrived.signal)),
-            None if self.until.is_some_and(|until| Instant::now() >= until) => Err(BenchError::TimeUp),
-            None => Ok(()),
-        }
     }
 }
 
@@ -176,7 +160,7 @@ impl Stage for LabStage<'_> {
     type Error = BenchError;
 
     fn apply(&mut self, label: &str) -> Result<(), BenchError> {
-        self.may_go_on()?;
+        check_time(self.signals, self.until)?;
         let mode: DeliveryMode = label.parse().map_err(|error| Fault::failed(format!("{error}")))?;
         let (server, epolls) = self.start(mode)?;
         let planned = cycle::plan(&policy(server.process().pid, mode), self.lab.server())?;
@@ -237,6 +221,21 @@ impl Stage for LabStage<'_> {
             Err(Fault::failed(format!("left changed: {}", wrong.join(", "))).into())
         }
     }
+}
+
+/// Checks whether another run may start.
+pub(crate) fn check_time(signals: &mut Signals, until: Option<Instant>) -> Result<(), BenchError> {
+    match signals.take() {
+        Some(arrived) => Err(BenchError::Interrupted(arrived.signal)),
+        None if until.is_some_and(|until| Instant::now() >= until) => Err(BenchError::TimeUp),
+        None => Ok(()),
+    }
+}
+
+/// The sampler of polls by context, if wanted. The console shows why it is unavailable.
+pub(super) fn delivery_sampler(context: &Context<'_>, is_wanted: bool) -> Option<DeliverySampler> {
+    let loaded = is_wanted.then(DeliverySampler::load)?;
+    loaded.inspect_err(|error| context.console.say(&format!("Poll counts are unavailable: {error}"))).ok()
 }
 
 /// Makes a run. A signal ends it through `end` and becomes its result.

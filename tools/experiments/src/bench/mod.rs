@@ -53,7 +53,7 @@ pub use error::server_fault;
 pub(crate) use exchange_args::{Case, Compares};
 pub(crate) use exchange_stage::{ExchangeStage, threads};
 pub(crate) use lab_stage::{
-    LabStage, SPARE_CONNECTIONS, differences, interruptible, policy, preloaded, settings,
+    LabStage, SPARE_CONNECTIONS, check_time, differences, interruptible, policy, preloaded, settings,
 };
 pub use layout::Layout;
 pub(crate) use live_stage::{LiveStage, pace};

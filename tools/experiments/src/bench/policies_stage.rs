@@ -27,7 +27,7 @@ use session::{Exit, Fault, clock, cycle, wake};
 
 use super::error::BenchError;
 use super::foreign::ForeignServer;
-use super::lab_stage::{differences, interruptible, settings};
+use super::lab_stage::{check_time, delivery_sampler, differences, interruptible, settings};
 use super::layout::Layout;
 use super::policies_args::Policies;
 use super::tuning::{Tuning, by_hand, requests};
@@ -111,14 +111,7 @@ impl<'a> PoliciesStage<'a> {
         let cpus = u32::try_from(layout.server.len()).unwrap_or(1);
         let queues = arguments.queues.unwrap_or_else(|| cpus.min(LabOptions::QUEUES_MAX));
         let lab = Lab::new(&LabOptions::with_queues(queues))?;
-        let delivery = match (!arguments.uncounted).then(DeliverySampler::load) {
-            None => None,
-            Some(Ok(sampler)) => Some(sampler),
-            Some(Err(error)) => {
-                context.console.say(&format!("Poll counts are unavailable: {error}"));
-                None
-            }
-        };
+        let delivery = delivery_sampler(context, !arguments.uncounted);
         Ok(Self {
             context,
             signals,
@@ -158,15 +151,6 @@ impl<'a> PoliciesStage<'a> {
     /// Describes what each configuration set when it was last applied.
     pub(crate) fn applied_settings(&self) -> impl Iterator<Item = String> {
         self.applied_settings.iter().map(|(label, words)| format!("{label}: {words}"))
-    }
-
-    /// Checks whether another run may start.
-    fn may_go_on(&mut self) -> Result<(), BenchError> {
-        match self.signals.take() {
-            Some(arrived) => Err(BenchError::Interrupted(arrived.signal)),
-            None if self.until.is_some_and(|until| Instant::now() >= until) => Err(BenchError::TimeUp),
-            None => Ok(()),
-        }
     }
 
     /// Starts a server for each kind of workload.
@@ -343,7 +327,7 @@ impl Stage for PoliciesStage<'_> {
     type Error = BenchError;
 
     fn apply(&mut self, label: &str) -> Result<(), BenchError> {
-        self.may_go_on()?;
+        check_time(self.signals, self.until)?;
         let tuning: Tuning = label.parse().map_err(|error| Fault::failed(format!("{error}")))?;
         let brought = self.bring_under(tuning);
         if brought.is_err() {

@@ -25,7 +25,7 @@ use super::message::{Applied, Apply, Counted, Prepare, Reply, Request, Served, S
 use crate::Context;
 use crate::bench::configuration::Configuration;
 use crate::bench::{
-    AtEdge, BenchError, Meters, SPARE_CONNECTIONS, all_at_once, interruptible, set_own_epoll,
+    AtEdge, BenchError, Meters, SPARE_CONNECTIONS, all_at_once, check_time, interruptible, set_own_epoll,
 };
 
 /// The time that a run takes in addition to warm-up, window and drain: connecting, storing keys.
@@ -162,15 +162,6 @@ impl<'a> MachinesStage<'a> {
         self.applied_settings.iter().map(|(label, words)| format!("{label}: {words}"))
     }
 
-    /// Checks whether another run may start.
-    fn may_go_on(&mut self) -> Result<(), BenchError> {
-        match self.signals.take() {
-            Some(arrived) => Err(BenchError::Interrupted(arrived.signal)),
-            None if self.until.is_some_and(|until| Instant::now() >= until) => Err(BenchError::TimeUp),
-            None => Ok(()),
-        }
-    }
-
     fn service(&self, workload: &Workload) -> Result<Service, Fault> {
         if let Some(name) = &self.running {
             return Ok(Service::Running { name: name.clone() });
@@ -299,7 +290,7 @@ impl Stage for MachinesStage<'_> {
     type Error = BenchError;
 
     fn apply(&mut self, label: &str) -> Result<(), BenchError> {
-        self.may_go_on()?;
+        check_time(self.signals, self.until)?;
         let pace = self.workloads.first().map(|(_, workload)| workload.pace());
         let pace = pace.ok_or_else(|| Fault::failed("there is no workload"))?;
         let within = [pace.warmup, pace.window, pace.drain, SLACK].iter().map(|span| span.0).sum::<u64>();
