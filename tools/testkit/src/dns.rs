@@ -80,6 +80,11 @@ impl<'a> Captures<'a> {
 
 /// tcpdump of the packets that leave a device. Returns when it captures.
 pub fn tcpdump(netns: &Netns, device: &str, file: &Path) -> Result<Started, Failed> {
+    // A new file shows that tcpdump has begun, a previous capture's does not.
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
     let mut command = Command::new("tcpdump");
     command.args([
         "-i",
