@@ -976,7 +976,8 @@ impl Victim {
     const ENDS: [Self; 2] = [Self::Client, Self::Server];
 }
 
-/// Kills each of these at random moments while a bench runs.
+/// Kills each of these at random moments while a bench runs. Every second kill waits for settings in force, so at
+/// least a third must meet them.
 fn killed(bench: &str, victims: &[Victim], kills: u32, machines: &mut Machines) -> Result<(), Failed> {
     let mut service = if bench.contains("--service") { Some(service(machines)?) } else { None };
     machines.own.extend(service.as_ref().map(Child::id));
@@ -986,7 +987,6 @@ fn killed(bench: &str, victims: &[Victim], kills: u32, machines: &mut Machines) 
         for victim in victims {
             let mut in_force = 0;
             for kill in 0..kills {
-                // Every second kill waits for settings, which a busy machine may have late.
                 let was = kill_once(bench, *victim, kill % 2 == 0, &mut chance, &before, machines);
                 in_force += u32::from(was.map_err(|error| format!("{victim:?}, kill {kill}: {error:?}"))?);
             }
@@ -996,6 +996,10 @@ fn killed(bench: &str, victims: &[Victim], kills: u32, machines: &mut Machines) 
                 );
                 std::io::stderr().write_all(words.as_bytes())?;
             }
+            assert!(
+                in_force * 3 >= kills,
+                "{victim:?}: only {in_force} of {kills} kills met settings in force"
+            );
         }
         Ok(())
     };
@@ -1009,11 +1013,11 @@ fn killed(bench: &str, victims: &[Victim], kills: u32, machines: &mut Machines) 
     killed
 }
 
-/// Kills one of them, immediately or `once_in_force` after settings are. Returns whether settings were in force.
+/// Kills one of them, at any moment or, with `while_in_force`, while settings are in force. Returns whether they were.
 fn kill_once(
     bench: &str,
     victim: Victim,
-    once_in_force: bool,
+    while_in_force: bool,
     chance: &mut Chance,
     before: &[Settings; 2],
     machines: &Machines,
@@ -1024,16 +1028,21 @@ fn kill_once(
     let mut command = machines.client(&format!("--state-dir {} bench {bench} {RUNS}", state.display()));
     let mut client = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     let begun = Instant::now();
-    let (at_least, range) = if once_in_force { (0, 800) } else { (300, 1_700) };
-    while once_in_force
-        && machines.settings_of_both()? == *before
-        && client.try_wait()?.is_none()
-        && begun.elapsed() < Duration::from_secs(20)
-    {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    std::thread::sleep(Duration::from_millis(at_least + chance.bits() % range));
-    let in_force = machines.settings_of_both()? != *before;
+    let (at_least, range) = if while_in_force { (0, 800) } else { (300, 1_700) };
+    let mut is_waiting =
+        || Ok::<_, Failed>(client.try_wait()?.is_none() && begun.elapsed() < Duration::from_secs(20));
+    // A busy machine may have settings late, and a run may end during the random delay: then the kill waits for those
+    // of the next run.
+    let in_force = loop {
+        while while_in_force && machines.settings_of_both()? == *before && is_waiting()? {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(Duration::from_millis(at_least + chance.bits() % range));
+        let in_force = machines.settings_of_both()? != *before;
+        if in_force || !while_in_force || !is_waiting()? {
+            break in_force;
+        }
+    };
     let kill = |find: &dyn Fn() -> Result<Option<rustix::process::Pid>, Failed>| {
         // On a busy machine a client takes a moment to connect.
         waited_for("a process that serves the client", || {
