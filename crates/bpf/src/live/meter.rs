@@ -593,118 +593,42 @@ fn configure(
     Ok(())
 }
 
+/// Passes the names of all counters of `struct live_counts`, except the array by protocol, to a macro.
+macro_rules! counters {
+    ($apply:ident) => {
+        $apply! {
+            segments, connections, arrivals, joined, answered, batched, carried, untimed, requests,
+            sends, continued, unsolicited, overflown, answers_unseen, unmeasured, mptcp,
+            without_napi, without_poll, at_opening, steered, masked, unmasked, conditioned,
+            threaded, by_ksoftirqd, woken, stamped, unseen, opened, zero_windows, datagrams,
+            identified, unpaired, quic, dropped, strays, discarded,
+        }
+    };
+}
+
 fn counts_of(counts: &Counts) -> LiveCounts {
-    let [other, tls, http1, http2, resp, memcached, postgresql, dns, udp] = counts.protocols;
-    LiveCounts {
-        segments: counts.segments,
-        connections: counts.connections,
-        arrivals: counts.arrivals,
-        joined: counts.joined,
-        answered: counts.answered,
-        batched: counts.batched,
-        carried: counts.carried,
-        untimed: counts.untimed,
-        requests: counts.requests,
-        sends: counts.sends,
-        continued: counts.continued,
-        unsolicited: counts.unsolicited,
-        overflown: counts.overflown,
-        answers_unseen: counts.answers_unseen,
-        unmeasured: counts.unmeasured,
-        mptcp: counts.mptcp,
-        without_napi: counts.without_napi,
-        without_poll: counts.without_poll,
-        at_opening: counts.at_opening,
-        steered: counts.steered,
-        masked: counts.masked,
-        unmasked: counts.unmasked,
-        conditioned: counts.conditioned,
-        threaded: counts.threaded,
-        by_ksoftirqd: counts.by_ksoftirqd,
-        woken: counts.woken,
-        stamped: counts.stamped,
-        unseen: counts.unseen,
-        opened: counts.opened,
-        zero_windows: counts.zero_windows,
-        segments_out: 0,
-        retransmitted: 0,
-        needless: 0,
-        segments_in: 0,
-        out_of_order: 0,
-        clients_full: 0,
-        datagrams: counts.datagrams,
-        identified: counts.identified,
-        unpaired: counts.unpaired,
-        quic: counts.quic,
-        dropped: counts.dropped,
-        strays: counts.strays,
-        discarded: counts.discarded,
-        unanswered: 0,
-        protocols: LiveProtocols { other, tls, http1, http2, resp, memcached, postgresql, dns, udp },
-        missed: 0,
+    macro_rules! copy {
+        ($($counter:ident,)*) => { LiveCounts { $($counter: counts.$counter,)* ..LiveCounts::default() } };
     }
+    let [other, tls, http1, http2, resp, memcached, postgresql, dns, udp] = counts.protocols;
+    let protocols = LiveProtocols { other, tls, http1, http2, resp, memcached, postgresql, dns, udp };
+    LiveCounts { protocols, ..counters!(copy) }
 }
 
 /// The increase of the counters.
 fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
-    LiveCounts {
-        segments: now.segments - before.segments,
-        connections: now.connections - before.connections,
-        arrivals: now.arrivals - before.arrivals,
-        joined: now.joined - before.joined,
-        answered: now.answered - before.answered,
-        batched: now.batched - before.batched,
-        carried: now.carried - before.carried,
-        untimed: now.untimed - before.untimed,
-        requests: now.requests - before.requests,
-        sends: now.sends - before.sends,
-        continued: now.continued - before.continued,
-        unsolicited: now.unsolicited - before.unsolicited,
-        overflown: now.overflown - before.overflown,
-        answers_unseen: now.answers_unseen - before.answers_unseen,
-        unmeasured: now.unmeasured - before.unmeasured,
-        mptcp: now.mptcp - before.mptcp,
-        without_napi: now.without_napi - before.without_napi,
-        without_poll: now.without_poll - before.without_poll,
-        at_opening: now.at_opening - before.at_opening,
-        steered: now.steered - before.steered,
-        masked: now.masked - before.masked,
-        unmasked: now.unmasked - before.unmasked,
-        conditioned: now.conditioned - before.conditioned,
-        threaded: now.threaded - before.threaded,
-        by_ksoftirqd: now.by_ksoftirqd - before.by_ksoftirqd,
-        woken: now.woken - before.woken,
-        stamped: now.stamped - before.stamped,
-        unseen: now.unseen - before.unseen,
-        opened: now.opened - before.opened,
-        zero_windows: now.zero_windows - before.zero_windows,
-        segments_out: 0,
-        retransmitted: 0,
-        needless: 0,
-        segments_in: 0,
-        out_of_order: 0,
-        clients_full: 0,
-        datagrams: now.datagrams - before.datagrams,
-        identified: now.identified - before.identified,
-        unpaired: now.unpaired - before.unpaired,
-        quic: now.quic - before.quic,
-        dropped: now.dropped - before.dropped,
-        strays: now.strays - before.strays,
-        discarded: now.discarded - before.discarded,
-        unanswered: 0,
-        protocols: LiveProtocols {
-            other: now.protocols.other - before.protocols.other,
-            tls: now.protocols.tls - before.protocols.tls,
-            http1: now.protocols.http1 - before.protocols.http1,
-            http2: now.protocols.http2 - before.protocols.http2,
-            resp: now.protocols.resp - before.protocols.resp,
-            memcached: now.protocols.memcached - before.protocols.memcached,
-            postgresql: now.protocols.postgresql - before.protocols.postgresql,
-            dns: now.protocols.dns - before.protocols.dns,
-            udp: now.protocols.udp - before.protocols.udp,
-        },
-        missed: now.missed - before.missed,
+    macro_rules! subtract {
+        ($($counter:ident,)*) => {
+            LiveCounts { $($counter: now.$counter - before.$counter,)* ..LiveCounts::default() }
+        };
     }
+    macro_rules! by_protocol {
+        ($($protocol:ident),*) => {
+            LiveProtocols { $($protocol: now.protocols.$protocol - before.protocols.$protocol),* }
+        };
+    }
+    let protocols = by_protocol!(other, tls, http1, http2, resp, memcached, postgresql, dns, udp);
+    LiveCounts { protocols, missed: now.missed - before.missed, ..counters!(subtract) }
 }
 
 /// Clears the measurements that depend on pairing, because the service does not answer every datagram. Only
@@ -734,19 +658,24 @@ fn add_wrapping<const N: usize>(sum: &mut [u32; N], more: &[u32; N]) {
 }
 
 fn add_spans(sum: &mut Spans, more: &Spans) {
-    add_wrapping(&mut sum.residence, &more.residence);
-    add_wrapping(&mut sum.since_last, &more.since_last);
-    add_wrapping(&mut sum.entered, &more.entered);
-    add_wrapping(&mut sum.wakeup, &more.wakeup);
-    add_wrapping(&mut sum.service, &more.service);
-    add_wrapping(&mut sum.ring, &more.ring);
-    add_wrapping(&mut sum.uniform, &more.uniform);
-    add_wrapping(&mut sum.conditional, &more.conditional);
-    add_wrapping(&mut sum.stamped, &more.stamped);
-    add_wrapping(&mut sum.turnaround, &more.turnaround);
-    add_wrapping(&mut sum.bytes, &more.bytes);
-    add_wrapping(&mut sum.receive, &more.receive);
-    add_wrapping(&mut sum.transmit, &more.transmit);
+    macro_rules! add {
+        ($($span:ident),*) => { $(add_wrapping(&mut sum.$span, &more.$span);)* };
+    }
+    add!(
+        residence,
+        since_last,
+        entered,
+        wakeup,
+        service,
+        ring,
+        uniform,
+        conditional,
+        stamped,
+        turnaround,
+        bytes,
+        receive,
+        transmit
+    );
 }
 
 /// The increase of all buckets.

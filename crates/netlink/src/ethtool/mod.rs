@@ -49,36 +49,6 @@ const FEATURE_NAMES: u32 = 4;
 /// kernels may have more.
 const FEATURES_MAX: u32 = 1024;
 
-/// Attributes of the channels: `ETHTOOL_A_CHANNELS_*`.
-mod channels {
-    pub(super) const RX_MAX: u16 = 2;
-    pub(super) const TX_MAX: u16 = 3;
-    pub(super) const COMBINED_MAX: u16 = 5;
-    pub(super) const RX_COUNT: u16 = 6;
-    pub(super) const TX_COUNT: u16 = 7;
-    pub(super) const COMBINED_COUNT: u16 = 9;
-}
-
-/// Attributes of the rings: `ETHTOOL_A_RINGS_*`.
-mod rings {
-    pub(super) const RX_MAX: u16 = 2;
-    pub(super) const TX_MAX: u16 = 5;
-    pub(super) const RX: u16 = 6;
-    pub(super) const TX: u16 = 9;
-}
-
-/// Attributes of interrupt moderation: `ETHTOOL_A_COALESCE_*`.
-mod coalesce {
-    pub(super) const RX_USECS: u16 = 2;
-    pub(super) const RX_MAX_FRAMES: u16 = 3;
-    pub(super) const TX_USECS: u16 = 6;
-    pub(super) const TX_MAX_FRAMES: u16 = 7;
-    pub(super) const USE_ADAPTIVE_RX: u16 = 11;
-    pub(super) const USE_ADAPTIVE_TX: u16 = 12;
-    pub(super) const USE_CQE_MODE_TX: u16 = 24;
-    pub(super) const USE_CQE_MODE_RX: u16 = 25;
-}
-
 /// Attributes of string sets: `ETHTOOL_A_STRSET_*`, `_STRINGSETS_*`, `_STRINGSET_*`, `_STRINGS_*` and
 /// `_STRING_*`.
 mod strings {
@@ -90,114 +60,79 @@ mod strings {
     pub(super) const VALUE: u16 = 2;
 }
 
-/// The reply to `channels-get` for a device: `ETHTOOL_A_CHANNELS_*`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names of the attributes")]
-pub struct RawChannels {
-    pub ifindex: u32,
-    pub rx_max: Option<u32>,
-    pub tx_max: Option<u32>,
-    pub combined_max: Option<u32>,
-    pub rx_count: Option<u32>,
-    pub tx_count: Option<u32>,
-    pub combined_count: Option<u32>,
-}
+/// Defines the numbers of a reply's attributes, the view of the reply, and how it is parsed. The attributes
+/// are of the type `u32`, or a `u8` that is a truth value.
+macro_rules! reply {
+    ($(#[$doc:meta])* $view:ident in $numbers:ident { $($field:ident: $type:tt = $number:literal $name:ident,)* }) => {
+        /// The numbers of the attributes.
+        mod $numbers {
+            $(pub(super) const $name: u16 = $number;)*
+        }
 
-impl RawChannels {
-    /// Parses a reply.
-    ///
-    /// # Errors
-    /// If an attribute is malformed.
-    pub fn parse(object: &[u8]) -> Result<Self, Malformed> {
-        let mut raw = Self::default();
-        for attr in genl::attrs(object)? {
-            let attr = attr?;
-            match attr.number {
-                HEADER => raw.ifindex = ifindex(attr)?,
-                channels::RX_MAX => raw.rx_max = Some(attr.u32()?),
-                channels::TX_MAX => raw.tx_max = Some(attr.u32()?),
-                channels::COMBINED_MAX => raw.combined_max = Some(attr.u32()?),
-                channels::RX_COUNT => raw.rx_count = Some(attr.u32()?),
-                channels::TX_COUNT => raw.tx_count = Some(attr.u32()?),
-                channels::COMBINED_COUNT => raw.combined_count = Some(attr.u32()?),
-                _ => {}
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "the names of the attributes")]
+        pub struct $view {
+            pub ifindex: u32,
+            $(pub $field: Option<$type>,)*
+        }
+
+        impl $view {
+            /// Parses a reply.
+            ///
+            /// # Errors
+            /// If an attribute is malformed.
+            pub fn parse(object: &[u8]) -> Result<Self, Malformed> {
+                let mut raw = Self::default();
+                for attr in genl::attrs(object)? {
+                    let attr = attr?;
+                    match attr.number {
+                        HEADER => raw.ifindex = ifindex(attr)?,
+                        $($numbers::$name => raw.$field = Some(reply!(@read $type attr)),)*
+                        _ => {}
+                    }
+                }
+                Ok(raw)
             }
         }
-        Ok(raw)
+    };
+    (@read u32 $attr:ident) => { $attr.u32()? };
+    (@read bool $attr:ident) => { $attr.u8()? != 0 };
+}
+
+reply! {
+    /// The reply to `channels-get` for a device: `ETHTOOL_A_CHANNELS_*`.
+    RawChannels in channels {
+        rx_max: u32 = 2 RX_MAX,
+        tx_max: u32 = 3 TX_MAX,
+        combined_max: u32 = 5 COMBINED_MAX,
+        rx_count: u32 = 6 RX_COUNT,
+        tx_count: u32 = 7 TX_COUNT,
+        combined_count: u32 = 9 COMBINED_COUNT,
     }
 }
 
-/// The reply to `rings-get` for a device: `ETHTOOL_A_RINGS_*`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names of the attributes")]
-pub struct RawRings {
-    pub ifindex: u32,
-    pub rx_max: Option<u32>,
-    pub tx_max: Option<u32>,
-    pub rx: Option<u32>,
-    pub tx: Option<u32>,
-}
-
-impl RawRings {
-    /// Parses a reply.
-    ///
-    /// # Errors
-    /// If an attribute is malformed.
-    pub fn parse(object: &[u8]) -> Result<Self, Malformed> {
-        let mut raw = Self::default();
-        for attr in genl::attrs(object)? {
-            let attr = attr?;
-            match attr.number {
-                HEADER => raw.ifindex = ifindex(attr)?,
-                rings::RX_MAX => raw.rx_max = Some(attr.u32()?),
-                rings::TX_MAX => raw.tx_max = Some(attr.u32()?),
-                rings::RX => raw.rx = Some(attr.u32()?),
-                rings::TX => raw.tx = Some(attr.u32()?),
-                _ => {}
-            }
-        }
-        Ok(raw)
+reply! {
+    /// The reply to `rings-get` for a device: `ETHTOOL_A_RINGS_*`.
+    RawRings in rings {
+        rx_max: u32 = 2 RX_MAX,
+        tx_max: u32 = 5 TX_MAX,
+        rx: u32 = 6 RX,
+        tx: u32 = 9 TX,
     }
 }
 
-/// The reply to `coalesce-get` for a device: `ETHTOOL_A_COALESCE_*`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names of the attributes")]
-pub struct RawCoalesce {
-    pub ifindex: u32,
-    pub rx_usecs: Option<u32>,
-    pub rx_max_frames: Option<u32>,
-    pub tx_usecs: Option<u32>,
-    pub tx_max_frames: Option<u32>,
-    pub use_adaptive_rx: Option<bool>,
-    pub use_adaptive_tx: Option<bool>,
-    pub use_cqe_mode_tx: Option<bool>,
-    pub use_cqe_mode_rx: Option<bool>,
-}
-
-impl RawCoalesce {
-    /// Parses a reply.
-    ///
-    /// # Errors
-    /// If an attribute is malformed.
-    pub fn parse(object: &[u8]) -> Result<Self, Malformed> {
-        let mut raw = Self::default();
-        for attr in genl::attrs(object)? {
-            let attr = attr?;
-            match attr.number {
-                HEADER => raw.ifindex = ifindex(attr)?,
-                coalesce::RX_USECS => raw.rx_usecs = Some(attr.u32()?),
-                coalesce::RX_MAX_FRAMES => raw.rx_max_frames = Some(attr.u32()?),
-                coalesce::TX_USECS => raw.tx_usecs = Some(attr.u32()?),
-                coalesce::TX_MAX_FRAMES => raw.tx_max_frames = Some(attr.u32()?),
-                coalesce::USE_ADAPTIVE_RX => raw.use_adaptive_rx = Some(attr.u8()? != 0),
-                coalesce::USE_ADAPTIVE_TX => raw.use_adaptive_tx = Some(attr.u8()? != 0),
-                coalesce::USE_CQE_MODE_TX => raw.use_cqe_mode_tx = Some(attr.u8()? != 0),
-                coalesce::USE_CQE_MODE_RX => raw.use_cqe_mode_rx = Some(attr.u8()? != 0),
-                _ => {}
-            }
-        }
-        Ok(raw)
+reply! {
+    /// The reply to `coalesce-get` for a device: `ETHTOOL_A_COALESCE_*`.
+    RawCoalesce in coalesce {
+        rx_usecs: u32 = 2 RX_USECS,
+        rx_max_frames: u32 = 3 RX_MAX_FRAMES,
+        tx_usecs: u32 = 6 TX_USECS,
+        tx_max_frames: u32 = 7 TX_MAX_FRAMES,
+        use_adaptive_rx: bool = 11 USE_ADAPTIVE_RX,
+        use_adaptive_tx: bool = 12 USE_ADAPTIVE_TX,
+        use_cqe_mode_tx: bool = 24 USE_CQE_MODE_TX,
+        use_cqe_mode_rx: bool = 25 USE_CQE_MODE_RX,
     }
 }
 
