@@ -4,11 +4,10 @@
 //! - Each line that is found has its place: a file that is there, and a line of it.
 //! - What is found, and each line of it, is bounded.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use model::host::{Channels, Device, DeviceLink, Features, PacketSizes, Pair, Rings};
+use model::host::{Channels, Device, DeviceLink, Pair, Rings};
 use model::{DeviceId, IfIndex, Label, NetnsId};
 use tempfile::TempDir;
 
@@ -97,32 +96,11 @@ fn write(root: &Path, file: &str, text: &str) {
 
 fn eth0() -> Device {
     Device {
-        id: DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") },
-        kind: "igb".to_owned(),
         up: true,
         link: DeviceLink { mac: Some("00:11:22:33:44:55".to_owned()), ..DeviceLink::default() },
         mtu: 1500,
-        node: None,
-        xdp: false,
-        peer: None,
-        defer_hard_irqs: None,
-        gro_flush_timeout: None,
-        threaded: None,
-        rx_queues: Vec::new(),
-        tx_queues: Vec::new(),
-        napis: Vec::new(),
         channels: Some(Channels { combined: Pair { current: 2, max: 8 }, ..Channels::default() }),
         rings: Some(Rings { rx: Pair { current: 512, max: 4096 }, ..Rings::default() }),
-        coalesce: None,
-        features: Features::default(),
-        offloads: BTreeMap::new(),
-        offloads_requested: BTreeMap::new(),
-        packet_sizes: PacketSizes::default(),
-        private_flags: BTreeMap::new(),
-        rss: None,
-        rss_contexts: None,
-        flow_rules: None,
-        qdiscs: None,
-        holders: Vec::new(),
+        ..Device::new(DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") }, "igb")
     }
 }

@@ -76,13 +76,12 @@ fn ifupdown(root: &Path) -> Vec<ConflictingTool> {
             match words.as_slice() {
                 ["iface", name, ..] => device = Some((*name).to_owned()),
                 [key, ..] if sets_nic(key, line) => found.push(ConflictingTool {
-                    kind: ConflictingToolKind::Ifupdown,
-                    place: place(root, &path, number),
-                    line: line.trim().to_owned(),
                     device: device.clone(),
-                    sysctl: None,
-                    sets: Vec::new(),
-                    condition: None,
+                    ..ConflictingTool::new(
+                        ConflictingToolKind::Ifupdown,
+                        place(root, &path, number),
+                        line.trim().to_owned(),
+                    )
                 }),
                 _ => {}
             }
@@ -115,13 +114,12 @@ fn ifcfg(root: &Path) -> Vec<ConflictingTool> {
             let Some(options) = value(line, "ETHTOOL_OPTS") else { continue };
             if options.split(';').any(|one| runs_ethtool(&format!("ethtool {one}"))) {
                 found.push(ConflictingTool {
-                    kind: ConflictingToolKind::Ifcfg,
-                    place: place(root, &path, number),
-                    line: line.trim().to_owned(),
                     device: device.clone(),
-                    sysctl: None,
-                    sets: Vec::new(),
-                    condition: None,
+                    ..ConflictingTool::new(
+                        ConflictingToolKind::Ifcfg,
+                        place(root, &path, number),
+                        line.trim().to_owned(),
+                    )
                 });
             }
         }
@@ -139,8 +137,8 @@ fn sets_nic(key: &str, line: &str) -> bool {
 
 /// Creates a finding for a line of another tool that writes a host-wide setting.
 fn of_host(kind: ConflictingToolKind, place: String, line: &str) -> ConflictingTool {
-    let line = line.trim().chars().take(LINE_CHARS_MAX).collect();
-    ConflictingTool { kind, place, line, device: None, sysctl: None, sets: Vec::new(), condition: None }
+    let line: String = line.trim().chars().take(LINE_CHARS_MAX).collect();
+    ConflictingTool::new(kind, place, line)
 }
 
 /// The maximum number of characters of a line that are shown.

@@ -84,6 +84,34 @@ impl Evidence {
     /// If the load generator was busy for at least this share of the window, it may have been the bottleneck.
     pub const GENERATOR_BUSY_SHARE: f64 = 0.97;
 
+    /// The evidence of a run in which nothing was measured yet.
+    pub fn new(label: impl Into<String>, origin: Origin, workload: Workload, load: OfferedLoad) -> Self {
+        Self {
+            schema: FormatName,
+            label: label.into(),
+            origin,
+            window: workload.pace().window,
+            workload,
+            load,
+            requests: Requests::default(),
+            throughput: 0.0,
+            latency: Distribution::default(),
+            latency_from_send: None,
+            lateness: Distribution::default(),
+            generator_lateness: Distribution::default(),
+            generator_busy: 0.0,
+            cpu: None,
+            counters: None,
+            cpu_per_answer: None,
+            client: None,
+            cycles_per_request: None,
+            interrupts_per_request: None,
+            epoll_batch: None,
+            delivered: None,
+            void: None,
+        }
+    }
+
     /// Whether the server fell behind the offered load. Always false in a closed loop.
     #[expect(clippy::cast_precision_loss, reason = "a share of counts below 2^53")]
     pub fn saturated(&self) -> bool {

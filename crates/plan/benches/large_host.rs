@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use model::host::{
-    Capabilities, Coalesce, Confidence, CpuInfo, Device, DeviceLink, Epoll, Features, Irq, IrqEdge,
-    Membership, Napi, NapiEdge, PacketSizes, Pair, Process, Rings, RxQueueState, Socket, SocketState, Thread,
-    Topology, TxQueueState,
+    Capabilities, Coalesce, Confidence, CpuInfo, Device, Epoll, Irq, IrqEdge, Membership, Napi, NapiEdge,
+    Pair, Process, Rings, RxQueueState, Socket, SocketState, Thread, Topology, TxQueueState,
 };
 use model::nic::Rss;
 use model::policy::Match;
@@ -179,33 +178,14 @@ fn host() -> Host {
         topology: Topology { online: online.clone(), ..Topology::default() },
         netns: NETNS,
         devices: vec![Device {
-            id: device,
-            kind: "ice".to_owned(),
             up: true,
-            link: DeviceLink::default(),
             mtu: 1500,
-            node: None,
-            xdp: false,
-            peer: None,
             defer_hard_irqs: Some(EmptyPolls(0)),
             gro_flush_timeout: Some(Nanoseconds::ZERO),
             threaded: Some(Threading::Off),
             rx_queues: (0..QUEUES).map(queue).collect(),
-            tx_queues: Vec::new(),
             napis: (0..QUEUES).map(napi).collect(),
-            channels: None,
-            rings: None,
-            coalesce: None,
-            features: Features::default(),
-            offloads: BTreeMap::new(),
-            offloads_requested: BTreeMap::new(),
-            private_flags: BTreeMap::new(),
-            rss: None,
-            rss_contexts: None,
-            holders: Vec::new(),
-            flow_rules: None,
-            packet_sizes: PacketSizes::default(),
-            qdiscs: None,
+            ..Device::new(device, "ice")
         }],
         sysctls: BTreeMap::new(),
         rps_default_mask: CpuSet::new(),

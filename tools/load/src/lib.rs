@@ -28,8 +28,8 @@ pub(crate) use test_values::{test_evidence, test_workload};
 #[cfg(test)]
 mod test_values {
     use model::{
-        Arrivals, Distribution, Evidence, FormatName, KeySize, MeasuredOn, MemcachedWorkload, Nanoseconds,
-        OfferedLoad, Origin, Requests, ValueSize, Waiting, Workload,
+        Arrivals, Evidence, KeySize, MeasuredOn, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin,
+        ValueSize, Waiting, Workload,
     };
 
     pub(crate) fn test_workload() -> MemcachedWorkload {
@@ -52,35 +52,18 @@ mod test_values {
     }
 
     pub(crate) fn test_evidence() -> Evidence {
+        let origin = Origin::Measured(MeasuredOn {
+            host: "host".to_owned(),
+            kernel: "6.18.0".to_owned(),
+            machine: "2 CPUs".to_owned(),
+            server: "memcached".to_owned(),
+            started: 0,
+        });
+        let workload = Workload::Memcached(test_workload());
         Evidence {
-            schema: FormatName,
-            label: "base".to_owned(),
-            origin: Origin::Measured(MeasuredOn {
-                host: "host".to_owned(),
-                kernel: "6.18.0".to_owned(),
-                machine: "2 CPUs".to_owned(),
-                server: "memcached".to_owned(),
-                started: 0,
-            }),
-            workload: Workload::Memcached(test_workload()),
-            load: OfferedLoad::PerSecond(10_000.0),
-            window: Nanoseconds::from_millis(200),
-            requests: Requests::default(),
             throughput: 10_000.0,
-            latency: Distribution::default(),
-            latency_from_send: None,
-            lateness: Distribution::default(),
-            generator_lateness: Distribution::default(),
             generator_busy: 0.5,
-            cpu: None,
-            counters: None,
-            cpu_per_answer: None,
-            client: None,
-            cycles_per_request: None,
-            interrupts_per_request: None,
-            epoll_batch: None,
-            delivered: None,
-            void: None,
+            ..Evidence::new("base", origin, workload, OfferedLoad::PerSecond(10_000.0))
         }
     }
 }

@@ -1,10 +1,9 @@
 //! Tests which file of udev, netplan and NetworkManager applies to a device.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::time::{Duration, SystemTime};
 
-use model::host::{Channels, Device, DeviceLink, Features, PacketSizes, Pair, Rings};
+use model::host::{Channels, Device, DeviceLink, Pair, Rings};
 use model::{DeviceId, IfIndex, Label, NetnsId, NicKnob, Offload, RingKind, Setting};
 
 use super::test::Root;
@@ -13,33 +12,12 @@ use super::values;
 /// A device with the attributes that rt-link reports.
 pub(super) fn nic(name: &str, index: u32, kind: &str) -> Device {
     Device {
-        id: DeviceId { netns: NetnsId(1), ifindex: IfIndex(index), name: Label::new(name) },
-        kind: kind.to_owned(),
         up: true,
         link: DeviceLink { mac: Some("00:11:22:33:44:55".to_owned()), ..DeviceLink::default() },
         mtu: 1500,
-        node: None,
-        xdp: false,
-        peer: None,
-        defer_hard_irqs: None,
-        gro_flush_timeout: None,
-        threaded: None,
-        rx_queues: Vec::new(),
-        tx_queues: Vec::new(),
-        napis: Vec::new(),
         channels: Some(Channels { combined: Pair { current: 2, max: 8 }, ..Channels::default() }),
         rings: Some(Rings { rx: Pair { current: 512, max: 4096 }, ..Rings::default() }),
-        coalesce: None,
-        features: Features::default(),
-        offloads: BTreeMap::new(),
-        offloads_requested: BTreeMap::new(),
-        packet_sizes: PacketSizes::default(),
-        private_flags: BTreeMap::new(),
-        rss: None,
-        rss_contexts: None,
-        flow_rules: None,
-        qdiscs: None,
-        holders: Vec::new(),
+        ..Device::new(DeviceId { netns: NetnsId(1), ifindex: IfIndex(index), name: Label::new(name) }, kind)
     }
 }
 

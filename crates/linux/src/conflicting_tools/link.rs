@@ -116,13 +116,10 @@ pub(super) fn link_lines(
                 Verdict::Unknown(condition) => Some(condition),
             };
             found.extend(file.lines.iter().map(|line| ConflictingTool {
-                kind: line.kind,
-                place: line.place.clone(),
-                line: line.line.clone(),
                 device: Some(facts.device.id.name.as_str().to_owned()),
-                sysctl: None,
                 sets: values::of_link(facts.device, &line.key, &line.value),
                 condition: condition.clone(),
+                ..ConflictingTool::new(line.kind, line.place.clone(), line.line.clone())
             }));
             if condition.is_none() {
                 break;

@@ -191,13 +191,12 @@ pub(super) fn virtual_functions(root: &Path, devices: &[DeviceFacts<'_>]) -> Vec
             continue;
         }
         found.push(ConflictingTool {
-            kind: ConflictingToolKind::Netplan,
-            place: said.place.clone(),
-            line: format!("{VIRTUAL_FUNCTIONS}: {}", said.value),
             device: Some(name.to_owned()),
-            sysctl: None,
-            sets: Vec::new(),
-            condition: None,
+            ..ConflictingTool::new(
+                ConflictingToolKind::Netplan,
+                said.place.clone(),
+                format!("{VIRTUAL_FUNCTIONS}: {}", said.value),
+            )
         });
     }
     found

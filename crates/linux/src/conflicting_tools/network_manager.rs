@@ -84,13 +84,14 @@ pub(super) fn network_manager(root: &Path, devices: &[DeviceFacts<'_>]) -> Vec<C
                     continue;
                 }
                 found.push(ConflictingTool {
-                    kind: ConflictingToolKind::NetworkManager,
-                    place: place(root, &profile.path, *number),
-                    line: format!("{key}={value}"),
                     device: Some(facts.device.id.name.as_str().to_owned()),
-                    sysctl: None,
                     sets: values::of_network_manager(facts.device, key, value),
                     condition: condition.clone(),
+                    ..ConflictingTool::new(
+                        ConflictingToolKind::NetworkManager,
+                        place(root, &profile.path, *number),
+                        format!("{key}={value}"),
+                    )
                 });
             }
         }

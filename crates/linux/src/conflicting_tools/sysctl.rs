@@ -63,13 +63,12 @@ pub(super) fn sysctl_files(root: &Path) -> Vec<ConflictingTool> {
     let tools = last.into_iter().filter_map(|(name, assigned)| {
         let value = assigned.value.as_ref()?;
         Some(ConflictingTool {
-            kind: ConflictingToolKind::SysctlFile,
-            place: assigned.place.clone(),
-            line: assigned.line.clone(),
-            device: None,
             sysctl: sysctl_named(name).map(|sysctl| (sysctl, value.clone())),
-            sets: Vec::new(),
-            condition: None,
+            ..ConflictingTool::new(
+                ConflictingToolKind::SysctlFile,
+                assigned.place.clone(),
+                assigned.line.clone(),
+            )
         })
     });
     tools.collect()

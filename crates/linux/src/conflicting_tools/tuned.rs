@@ -208,13 +208,9 @@ impl Merged {
                     continue;
                 }
                 found.push(ConflictingTool {
-                    kind: self.kind,
-                    place: place.clone(),
-                    line: format!("[{section}] {line}"),
                     device: device.clone().filter(|_| plugin == "net"),
                     sysctl: sysctl.map(|sysctl| (sysctl, text.clone())),
-                    sets: Vec::new(),
-                    condition: None,
+                    ..ConflictingTool::new(self.kind, place.clone(), format!("[{section}] {line}"))
                 });
             }
         }

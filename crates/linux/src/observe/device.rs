@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::host::STACK_DEPTH_MAX;
-use model::host::{Confidence, Device, DeviceLink, Features, IrqEdge, Napi, NapiEdge, Unread};
+use model::host::{Confidence, Device, DeviceLink, IrqEdge, Napi, NapiEdge, Unread};
 use model::{
     DeviceId, EmptyPolls, IfIndex, IrqNumber, Label, Nanoseconds, NapiId, NetnsId, Pid, QueueIndex, Threading,
 };
@@ -139,33 +139,16 @@ fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
         _ => None,
     };
     Ok(Device {
-        id: DeviceId { netns, ifindex: IfIndex(link.ifindex), name: Label::new(name) },
-        kind: link.kind.unwrap_or("").to_owned(),
         link: joined(link),
         up: link.is_admin_up() && link.has_carrier(),
         mtu: link.mtu,
-        node: None,
         xdp: link.xdp_attached != 0,
         peer,
-        defer_hard_irqs: None,
-        gro_flush_timeout: None,
-        threaded: None,
-        rx_queues: Vec::new(),
-        tx_queues: Vec::new(),
-        napis: Vec::new(),
-        channels: None,
-        rings: None,
-        coalesce: None,
-        features: Features::default(),
-        offloads: BTreeMap::new(),
-        offloads_requested: BTreeMap::new(),
-        private_flags: BTreeMap::new(),
-        rss: None,
-        rss_contexts: None,
-        holders: Vec::new(),
-        flow_rules: None,
         packet_sizes: link.packet_sizes,
-        qdiscs: None,
+        ..Device::new(
+            DeviceId { netns, ifindex: IfIndex(link.ifindex), name: Label::new(name) },
+            link.kind.unwrap_or(""),
+        )
     })
 }
 

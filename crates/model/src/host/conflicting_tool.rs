@@ -98,3 +98,11 @@ pub struct ConflictingTool {
     /// `Path=pci-*`.
     pub condition: Option<String>,
 }
+
+impl ConflictingTool {
+    /// A line whose settings are unknown, and that names no device.
+    pub fn new(kind: ConflictingToolKind, place: impl Into<String>, line: impl Into<String>) -> Self {
+        let (place, line) = (place.into(), line.into());
+        Self { kind, place, line, device: None, sysctl: None, sets: Vec::new(), condition: None }
+    }
+}

@@ -89,6 +89,41 @@ pub struct Device {
     pub holders: Vec<QueueHolder>,
 }
 
+impl Device {
+    /// A device of which only the identity and the kind are known.
+    pub fn new(id: DeviceId, kind: impl Into<String>) -> Self {
+        Self {
+            id,
+            kind: kind.into(),
+            up: false,
+            link: DeviceLink::default(),
+            mtu: 0,
+            node: None,
+            xdp: false,
+            peer: None,
+            defer_hard_irqs: None,
+            gro_flush_timeout: None,
+            threaded: None,
+            rx_queues: Vec::new(),
+            tx_queues: Vec::new(),
+            napis: Vec::new(),
+            channels: None,
+            rings: None,
+            coalesce: None,
+            features: Features::default(),
+            offloads: BTreeMap::new(),
+            offloads_requested: BTreeMap::new(),
+            packet_sizes: PacketSizes::default(),
+            private_flags: BTreeMap::new(),
+            rss: None,
+            rss_contexts: None,
+            flow_rules: None,
+            qdiscs: None,
+            holders: Vec::new(),
+        }
+    }
+}
+
 /// How a device is identified other than by name, and how it is linked to other devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -56,13 +56,12 @@ fn a_file_that_will_set_a_number_back_is_a_warning_and_one_that_agrees_is_none()
     let mut host = nic(None);
     host.sysctls.insert(Sysctl::NetdevBudget, 300);
     let file = |value: &str| ConflictingTool {
-        kind: ConflictingToolKind::SysctlFile,
-        place: "/etc/sysctl.d/90-net.conf:3".to_owned(),
-        line: format!("net.core.netdev_budget={value}"),
-        device: None,
         sysctl: Some((Sysctl::NetdevBudget, value.to_owned())),
-        sets: Vec::new(),
-        condition: None,
+        ..ConflictingTool::new(
+            ConflictingToolKind::SysctlFile,
+            "/etc/sysctl.d/90-net.conf:3",
+            format!("net.core.netdev_budget={value}"),
+        )
     };
     let warning = found(&host, &[], vec![file("600")], "others-set-sysctl").expect("found");
     assert_eq!(warning.severity, Severity::Warning);
@@ -80,13 +79,12 @@ fn a_file_that_will_set_a_number_back_is_a_warning_and_one_that_agrees_is_none()
 fn device_settings_of_other_tools_are_reported_with_file_and_line() {
     let host = nic(None);
     let link = ConflictingTool {
-        kind: ConflictingToolKind::LinkFile,
-        place: "/etc/systemd/network/10-eth.link:5".to_owned(),
-        line: "CombinedChannels=4".to_owned(),
         device: Some("eth*".to_owned()),
-        sysctl: None,
-        sets: Vec::new(),
-        condition: None,
+        ..ConflictingTool::new(
+            ConflictingToolKind::LinkFile,
+            "/etc/systemd/network/10-eth.link:5",
+            "CombinedChannels=4",
+        )
     };
     let note = found(&host, &[], vec![link], "others-set-device").expect("found");
     assert_eq!(note.summary, "systemd .link sets device settings, when udev adds the device");
@@ -105,15 +103,7 @@ fn agents_of_kubernetes_are_named_with_what_they_set_and_left_running() {
         (ConflictingToolKind::NriPlugin, "NRI plugin sets device settings, when a container starts or stops"),
         (ConflictingToolKind::Crio, "CRI-O sets device settings, when a container starts or stops"),
     ] {
-        let agent = ConflictingTool {
-            kind,
-            place: "agent[7]".to_owned(),
-            line: "interrupts".to_owned(),
-            device: None,
-            sysctl: None,
-            sets: Vec::new(),
-            condition: None,
-        };
+        let agent = ConflictingTool::new(kind, "agent[7]", "interrupts");
         let note = found(&host, &[], vec![agent], "others-set-device").expect("found");
         assert!(note.summary.starts_with(summary), "{}", note.summary);
         assert_eq!(note.evidence[0], "agent[7]: interrupts");
@@ -127,13 +117,14 @@ fn a_line_is_silent_where_the_device_has_what_it_sets_and_says_what_decides_wher
     host.devices[0].rings = Some(Rings { rx: Pair { current: 512, max: 4096 }, ..Rings::default() });
     let id = host.devices[0].id;
     let ring = |size: u32, condition: Option<&str>| ConflictingTool {
-        kind: ConflictingToolKind::NetworkManager,
-        place: "/etc/NetworkManager/system-connections/lan.nmconnection:9".to_owned(),
-        line: format!("ring-rx={size}"),
         device: Some("eth0".to_owned()),
-        sysctl: None,
         sets: vec![Setting::Nic(id, NicKnob::Ring(RingKind::Rx, size))],
         condition: condition.map(str::to_owned),
+        ..ConflictingTool::new(
+            ConflictingToolKind::NetworkManager,
+            "/etc/NetworkManager/system-connections/lan.nmconnection:9",
+            format!("ring-rx={size}"),
+        )
     };
     assert_eq!(found(&host, &[], vec![ring(512, None)], "others-set-device"), None);
     let line = "/etc/NetworkManager/system-connections/lan.nmconnection:9 (eth0): ring-rx=1024; now 512";
@@ -150,15 +141,11 @@ fn a_line_is_silent_where_the_device_has_what_it_sets_and_says_what_decides_wher
 #[test]
 fn a_default_mask_that_a_file_sets_is_reported_unless_it_is_in_force() {
     let mut host = nic(None);
-    let file = ConflictingTool {
-        kind: ConflictingToolKind::SysctlFile,
-        place: "/etc/sysctl.d/90-rps.conf:1".to_owned(),
-        line: "net.core.rps_default_mask = 3".to_owned(),
-        device: None,
-        sysctl: None,
-        sets: Vec::new(),
-        condition: None,
-    };
+    let file = ConflictingTool::new(
+        ConflictingToolKind::SysctlFile,
+        "/etc/sysctl.d/90-rps.conf:1",
+        "net.core.rps_default_mask = 3",
+    );
     let note = found(&host, &[], vec![file.clone()], "others-set-device").expect("found");
     assert_eq!(note.summary, "sysctl.d sets device settings, for receive queues that are created later");
     host.rps_default_mask = "0-1".parse().expect("a list");

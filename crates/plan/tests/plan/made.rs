@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::host::{
-    Capabilities, Channels, Coalesce, Confidence, CpuInfo, Device, DeviceLink, Epoll, Features, HolderKind,
-    HolderProcess, Irq, IrqEdge, Membership, Napi, NapiEdge, PacketSizes, Pair, PlacedRule, Process,
-    QueueHolder, RssContext, RxQueueState, Socket, SocketState, Thread, Topology, TxQueueState,
+    Capabilities, Channels, Coalesce, Confidence, CpuInfo, Device, Epoll, Features, HolderKind,
+    HolderProcess, Irq, IrqEdge, Membership, Napi, NapiEdge, Pair, PlacedRule, Process, QueueHolder,
+    RssContext, RxQueueState, Socket, SocketState, Thread, Topology, TxQueueState,
 };
 use model::policy::Match;
 use model::{
@@ -96,36 +96,18 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
     };
     let queues = u32::try_from(napis.len()).expect("few queues");
     Device {
-        id,
-        kind: "ice".to_owned(),
         up: true,
-        link: DeviceLink::default(),
         mtu: 1500,
-        node: None,
-        xdp: false,
-        peer: None,
         defer_hard_irqs: Some(EmptyPolls(0)),
         gro_flush_timeout: Some(Nanoseconds::ZERO),
         threaded: Some(Threading::Off),
         rx_queues: (0..).zip(napis).map(queue).collect(),
-        tx_queues: Vec::new(),
         napis: napis.iter().map(|&id| napi(id)).collect(),
         channels: Some(Channels {
             combined: Pair { current: queues, max: queues.max(8) },
             ..Channels::default()
         }),
-        rings: None,
-        coalesce: None,
-        features: Features::default(),
-        offloads: BTreeMap::new(),
-        offloads_requested: BTreeMap::new(),
-        private_flags: BTreeMap::new(),
-        rss: None,
-        rss_contexts: None,
-        holders: Vec::new(),
-        flow_rules: None,
-        packet_sizes: PacketSizes::default(),
-        qdiscs: None,
+        ..Device::new(id, "ice")
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use load::record::Recorder;
 use model::{
-    CounterRates, CpuUse, EpollBatch, Evidence, FormatName, KeySize, MemcachedWorkload, Nanoseconds,
-    OfferedLoad, Origin, Pace, Requests, SimulatedFrom, ValueSize, Waiting, Workload,
+    CounterRates, CpuUse, EpollBatch, Evidence, KeySize, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin,
+    Pace, Requests, SimulatedFrom, ValueSize, Waiting, Workload,
 };
 use sim::watch::Class;
 use sim::{Costs, Outcome, Scenario};
@@ -24,22 +24,12 @@ pub(crate) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Ou
     let rate = |count: u64| count as f64 / seconds;
     let share = |class: Class| outcome.shares[class as usize];
     let grown = outcome.backlog[1].saturating_sub(outcome.backlog[0]);
+    let parameters = Costs::PARAMETERS
+        .iter()
+        .filter_map(|p| scenario.costs.get(p.name).map(|v| (p.name.to_owned(), format!("{v} {}", p.unit))));
+    let origin = SimulatedFrom { scenario: scenario.hash(), seed, parameters: parameters.collect() };
+    let workload = Workload::Memcached(workload(scenario, seed, outcome.window));
     Evidence {
-        schema: FormatName,
-        label: label.to_owned(),
-        origin: Origin::Simulated(SimulatedFrom {
-            scenario: scenario.hash(),
-            seed,
-            parameters: Costs::PARAMETERS
-                .iter()
-                .filter_map(|p| {
-                    scenario.costs.get(p.name).map(|v| (p.name.to_owned(), format!("{v} {}", p.unit)))
-                })
-                .collect(),
-        }),
-        workload: Workload::Memcached(workload(scenario, seed, outcome.window)),
-        load: scenario.clients.load,
-        window: Nanoseconds(outcome.window),
         requests: Requests {
             due: outcome.sent + grown,
             sent: outcome.sent,
@@ -51,10 +41,8 @@ pub(crate) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Ou
         },
         throughput: outcome.throughput(),
         latency: latency.distribution(),
-        latency_from_send: None,
         lateness: none.clone(),
         generator_lateness: none,
-        generator_busy: 0.0,
         cpu: Some(CpuUse {
             cpus: outcome.cpus,
             user: share(Class::User),
@@ -71,9 +59,6 @@ pub(crate) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Ou
             busy_poll_rx_packets: None,
             napi_polls: Some(rate(outcome.polls)),
         }),
-        cpu_per_answer: None,
-        client: None,
-        cycles_per_request: None,
         interrupts_per_request: (outcome.answered > 0).then(|| outcome.irqs as f64 / outcome.answered as f64),
         epoll_batch: Some(EpollBatch {
             waits: outcome.epoll_waits,
@@ -82,8 +67,7 @@ pub(crate) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Ou
             max: outcome.epoll_batch_max,
             sizes: None,
         }),
-        delivered: None,
-        void: None,
+        ..Evidence::new(label, Origin::Simulated(origin), workload, scenario.clients.load)
     }
 }
 

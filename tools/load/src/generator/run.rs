@@ -7,9 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use model::{
-    Evidence, FormatName, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin, Pace, Requests, Workload,
-};
+use model::{Evidence, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin, Pace, Requests, Workload};
 
 use crate::clock::Moment;
 use crate::record::Recorder;
@@ -88,12 +86,6 @@ impl Run {
     /// `counters`, …) are `None` for the caller to fill in.
     pub fn into_evidence(self, label: impl Into<String>, origin: Origin) -> Evidence {
         let mut evidence = Evidence {
-            schema: FormatName,
-            label: label.into(),
-            origin,
-            window: self.workload.pace().window,
-            workload: self.workload,
-            load: self.load,
             requests: self.requests,
             throughput: self.throughput,
             latency: self.latency.distribution(),
@@ -101,15 +93,7 @@ impl Run {
             lateness: self.lateness.distribution(),
             generator_lateness: self.generator_lateness.distribution(),
             generator_busy: self.generator_busy,
-            cpu: None,
-            counters: None,
-            cpu_per_answer: None,
-            client: None,
-            cycles_per_request: None,
-            interrupts_per_request: None,
-            epoll_batch: None,
-            delivered: None,
-            void: None,
+            ..Evidence::new(label, origin, self.workload, self.load)
         };
         evidence.void = late::void_reason(&evidence);
         evidence
