@@ -241,6 +241,42 @@ fn every_driver_of_a_data_centre_is_planned_set_judged_and_undone() {
     }
 }
 
+/// The recipe of the reference page is planned, and its effect is undone, where the driver has aRFS.
+#[test]
+fn a_site_recipe_turns_on_rfs_everywhere_and_arfs_where_the_driver_has_it() {
+    const PAGE: &str = include_str!("../../../docs/reference/recipes.md");
+    const NAME: &str = "# /etc/netpolicy/recipes.d/30-arfs.toml";
+    let text = PAGE.split("```toml\n").find(|block| block.starts_with(NAME)).expect("the recipe");
+    let text = text.split("```").next().expect("the block").to_owned();
+    let site = Arc::new(recipes(&[("30-arfs.toml".to_owned(), text)]).expect("a recipe file"));
+    for (driver, accelerated) in [("mlx5_core", true), ("ice", false)] {
+        let mut host = built_from_source(driver);
+        host.sysctls.insert(model::Sysctl::RpsSockFlowEntries, 0);
+        let nic = host.devices.last_mut().expect("the NIC");
+        nic.offloads.insert(Offload::Ntuple, false);
+        for queue in &mut nic.rx_queues {
+            queue.rps_flow_cnt = Some(0);
+        }
+        let before = host.clone();
+        let mut asked = policy(vec![intent(Target::Device("eth0".to_owned()), PolicyName::Bulk, 2)]);
+        asked.recipes = site.clone();
+        let plan = planned(&asked, &host);
+        let text: Vec<String> = plan.changes().map(|change| format!("{:?}", change.to())).collect();
+        let flows = text.iter().filter(|change| change.contains("RpsFlowCount(4096)")).count();
+        assert_eq!(flows, 4, "{driver}: {text:#?}");
+        assert!(text.iter().any(|change| change.contains("RpsSockFlowEntries")), "{driver}: {text:#?}");
+        assert_eq!(text.iter().any(|change| change.contains("Ntuple")), accelerated, "{driver}: {text:#?}");
+        for change in plan.changes() {
+            made::write(&mut host, change.to());
+        }
+        assert!(planned(&asked, &host).is_empty(), "{driver}: applying twice changes nothing");
+        for change in plan.changes().collect::<Vec<_>>().into_iter().rev() {
+            made::write(&mut host, change.from());
+        }
+        assert!(host == before, "{driver}");
+    }
+}
+
 /// The hosts that the example `record_host` recorded: those with a description.
 fn captured() -> Vec<(String, Host)> {
     let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hosts");
