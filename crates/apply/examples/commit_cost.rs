@@ -1,4 +1,4 @@
-//! Measures how long a transaction takes on a disk, without a host: `commit_cost DIRECTORY [STEPS]`.
+//! Measures how long a transaction takes on a disk, with an in-memory host: `commit_cost DIRECTORY [STEPS]`.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use model::{
 
 const ROUNDS: usize = 50;
 
-/// A host in memory, without delays.
+/// An in-memory host whose reads and writes take no time.
 struct Memory(Vec<Setting>);
 
 impl Knobs for Memory {

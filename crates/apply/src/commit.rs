@@ -1,4 +1,4 @@
-//! Applies a plan as one transaction: either completely or not at all.
+//! Applies a plan as one transaction: all of its changes or none.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,11 +19,12 @@ use crate::transaction_name::TransactionName;
 use crate::undo::{UndoState, Undone, read};
 use crate::unreadable::Unreadable;
 
-/// Applies a plan step by step, and holds it until the caller decides.
+/// Applies a plan step by step, and returns it as a [`HeldPlan`] that the caller keeps or rolls back.
 ///
 /// Nothing is written until every old value has been read again and matches the plan, and the journal has the
 /// whole plan on disk. Each step is recorded, written, read back and compared; after the last step, all
-/// settings are compared again. After any failure, all steps that were begun are undone before this returns.
+/// settings are compared again. After any failure, all steps that were begun are undone before this function
+/// returns.
 ///
 /// # Errors
 /// The failure, and the resulting state of the host.
@@ -45,7 +46,8 @@ pub fn commit<'k, K: Knobs>(
     let object_cookies = kernel.object_cookies(&plan);
     let pending =
         journal.begin(&lock, asked, plan, object_cookies).map_err(|e| CommitError::untouched(e.into()))?;
-    // From here on, even a panic in the host's code leads to an undo.
+    // From this point on, even a panic in the host's code leads to an undo, because dropping the held plan
+    // rolls it back.
     let mut held = HeldPlan::begun(kernel, lock, pending);
     match held.take_steps() {
         Ok(()) => Ok(held),
@@ -54,7 +56,7 @@ pub fn commit<'k, K: Knobs>(
 }
 
 /// Checks whether a commit of this plan would be refused before it writes anything, because of the options,
-/// other transactions' claims, or the holder of a queue. Current values are not compared.
+/// another transaction's claim, or a queue's holder. Does not compare current values with the plan.
 ///
 /// # Errors
 /// The refusal. Nothing was changed.
@@ -87,7 +89,8 @@ impl<K: Knobs> HeldPlan<'_, K> {
     }
 }
 
-/// Executes one step: read again, record, write, read back, compare, record.
+/// Executes one step: reads the old values again, records the step, writes it, reads it back, compares, and
+/// records that it is done.
 fn take_step<K: Knobs>(
     pending: &mut OpenTransaction,
     kernel: &mut K,
@@ -112,8 +115,8 @@ fn take_step<K: Knobs>(
     Ok(())
 }
 
-/// Reads every setting again after the last step: a driver may have reset its device for a later step, and
-/// lost what an earlier step had set. An object that has disappeared meanwhile is not an error.
+/// Reads every setting again after the last step: a driver may have reset its device during a later step, and
+/// lost what an earlier step had set. An object that has disappeared in the meantime is not an error.
 fn verify_all<K: Knobs>(pending: &OpenTransaction, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
     let of = pending.steps();
     for step in 0..of {
@@ -140,9 +143,9 @@ fn verify_all<K: Knobs>(pending: &OpenTransaction, kernel: &mut K) -> Result<(),
     Ok(())
 }
 
-/// Refuses a plan that changes knobs of another transaction that awaits confirmation, or whose program was
-/// killed: such a transaction must be decided first, because its undo would find a newer value and leave it.
-/// Knobs of a transaction that another program owns are refused, too, and so are knobs that an unreadable
+/// Refuses a plan that changes a knob of another live transaction in one of these states: it awaits
+/// confirmation, its program was killed, or another program owns it. The user must decide such a transaction
+/// first, because its undo would find a newer value and leave it. Also refuses knobs that an unreadable
 /// transaction may have changed.
 fn check_that_no_knob_is_claimed<E>(plan: &Plan, journal: &Journal) -> Result<(), CommitFault<E>> {
     let (live, unreadable) = journal.live_and_unreadable()?;
@@ -173,8 +176,8 @@ fn check_that_no_knob_is_claimed<E>(plan: &Plan, journal: &Journal) -> Result<()
 }
 
 impl Journal {
-    /// The knobs that a commit would refuse, each with the reason: their transaction is undecided, owned by
-    /// another program, or unreadable.
+    /// Returns the knobs that a commit would refuse to change, each with the reason: the knob's transaction
+    /// is undecided, owned by another program, or unreadable.
     ///
     /// # Errors
     /// As for [`Journal::history`].
@@ -209,7 +212,7 @@ const fn is_undecided(standing: Standing) -> bool {
     matches!(standing, Standing::Unfinished | Standing::HeldUntil(_))
 }
 
-/// Reads the holders of queues again: a queue may have acquired a holder since the plan was made.
+/// Reads the holders of the plan's queues again: a queue may have acquired a holder since the plan was made.
 fn check_that_no_queue_is_taken<K: Knobs>(plan: &Plan, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
     for (step, of) in plan.steps.iter().enumerate() {
         let changes: Vec<&Change> = of.changes().iter().collect();
@@ -225,8 +228,8 @@ fn check_that_no_queue_is_taken<K: Knobs>(plan: &Plan, kernel: &mut K) -> Result
     Ok(())
 }
 
-/// Reads every old value again. For a knob that the plan changes twice, the second change must start from the
-/// value that the first one sets.
+/// Reads every old value again and compares it with the plan. If the plan changes a knob twice, the second
+/// change must start from the value that the first one sets.
 fn check_that_nothing_drifted<K: Knobs>(plan: &Plan, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
     let mut drifted = Vec::new();
     for (index, step) in plan.steps.iter().enumerate() {
@@ -248,7 +251,7 @@ fn check_that_nothing_drifted<K: Knobs>(plan: &Plan, kernel: &mut K) -> Result<(
     if drifted.is_empty() { Ok(()) } else { Err(CommitFault::Drifted(drifted)) }
 }
 
-/// The value of a knob after all steps before this one, if one of them changes it.
+/// Returns the value that the steps before this one give to a knob, or `None` if none of them changes it.
 fn last_change_before(plan: &Plan, index: usize, knob: &Setting) -> Option<Setting> {
     let earlier = plan.steps[..index].iter().rev().flat_map(Step::changes);
     earlier.map(Change::to).find(|to| to.same_knob(knob)).cloned()
@@ -262,9 +265,9 @@ fn drifts(planned: &[Setting], found: Vec<Setting>) -> Vec<Drift> {
 /// Permissions for changes that a commit otherwise refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allow {
-    /// Change settings whose old value cannot be written back.
+    /// Whether to change settings whose old value cannot be written back.
     pub irreversible: bool,
-    /// Change settings that stop a queue or take the link down while they are written.
+    /// Whether to change settings whose write stops a queue or takes the link down.
     pub disruptive: bool,
 }
 
@@ -284,10 +287,10 @@ impl Allow {
     }
 }
 
-/// A setting whose value differs from the one for which the plan was made.
+/// A setting whose current value differs from the value that the plan expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// The value for which the plan was made.
+    /// The value that the plan expects.
     pub planned: Setting,
     /// The current value.
     pub found: Setting,
@@ -305,13 +308,13 @@ impl fmt::Display for Drift {
 pub struct CommitError<E> {
     /// What failed.
     pub fault: Box<CommitFault<E>>,
-    /// The state of the host.
+    /// The state of the host after the failure.
     pub host: UndoState,
     /// The result of the undo, change by change; empty if nothing had been written.
     pub undone: Undone,
-    /// The transaction, if one was started.
+    /// The transaction's name, if one was begun.
     pub transaction: Option<TransactionName>,
-    /// The script that undoes the transaction without netpolicy, if one was started.
+    /// The script that undoes the transaction without netpolicy, if a transaction was begun.
     pub undo_script: Option<PathBuf>,
 }
 
@@ -322,13 +325,13 @@ pub enum CommitFault<E> {
     Irreversible(Vec<Change>),
     /// Some changes disrupt traffic, and the caller does not allow that.
     Disruptive(Vec<Change>),
-    /// An earlier, undecided transaction has changed one of these knobs.
+    /// An earlier transaction that is still undecided has changed one of these knobs.
     Undecided {
         /// The earlier transaction.
         name: TransactionName,
-        /// The standing: unfinished or held.
+        /// The earlier transaction's standing: unfinished or held.
         standing: Standing,
-        /// The transaction's change of the knob.
+        /// The earlier transaction's change of the knob.
         knob: Box<Change>,
     },
     /// A running program owns one of these knobs, and restores it when it exits.
@@ -337,12 +340,12 @@ pub enum CommitFault<E> {
         name: TransactionName,
         /// The program.
         by: Pid,
-        /// The transaction's change of the knob.
+        /// The owned transaction's change of the knob.
         knob: Box<Change>,
     },
     /// A transaction that may be in force is unreadable, and may have changed one of these knobs.
     Unreadable {
-        /// The transaction, and the fault in its journal.
+        /// The unreadable transaction, and the fault in its journal.
         transaction: Box<Unreadable>,
         /// The change that the transaction may have made to one of the knobs, if its plan is known.
         knob: Option<Box<Change>>,
@@ -357,7 +360,7 @@ pub enum CommitFault<E> {
     QueueConflict(Box<QueueConflict>),
     /// The host has changed since the plan was made.
     Drifted(Vec<Drift>),
-    /// The host returned an error.
+    /// Reading or writing the host's settings failed.
     Host {
         /// The step, counted from 0.
         step: usize,
@@ -368,7 +371,7 @@ pub enum CommitFault<E> {
         /// The host's error.
         cause: E,
     },
-    /// The kernel accepted a value but now has another one.
+    /// The kernel accepted a value, but a different value was read back.
     ReadBack {
         /// The step, counted from 0.
         step: usize,
@@ -376,14 +379,14 @@ pub enum CommitFault<E> {
         of: usize,
         /// The value that was written.
         wrote: Box<Setting>,
-        /// The value in force.
+        /// The value that was read back.
         found: Box<Setting>,
     },
     /// The journal could not be written, or another process holds its lock.
     Journal(JournalError),
 }
 
-/// An operation on a host.
+/// The kind of access to a host that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostOperation {
     /// Reading the values before the step.
@@ -468,7 +471,7 @@ impl<E: fmt::Display> fmt::Display for CommitFault<E> {
     }
 }
 
-/// Each item on its own line, indented.
+/// Formats each item on its own indented line.
 fn indented(items: impl IntoIterator<Item = impl fmt::Display>) -> String {
     items.into_iter().map(|item| format!("\n  {item}")).collect()
 }
@@ -487,7 +490,8 @@ impl<E: fmt::Display> fmt::Display for CommitError<E> {
 }
 
 impl<E: std::error::Error + 'static> std::error::Error for CommitError<E> {
-    /// The host's or the journal's error; this error's text includes its text.
+    /// Returns the error of the host or the journal. The text of this error already includes that error's
+    /// text.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &*self.fault {
             CommitFault::Host { cause, .. } => Some(cause),

@@ -2,9 +2,9 @@
 //!
 //! A daemon may commit at every event, for years. When it has more than [`FOLD_MAX`] transactions, they are
 //! folded into one that changes each knob from its first value to its last. A single rename makes the new
-//! transaction visible, already decided, with the names of the transactions that it replaces; readers ignore
-//! those from then on. So the length of a daemon's journal, and the number of steps of a rollback, depend on
-//! the settings in force and not on the daemon's uptime.
+//! transaction visible, already decided. It lists the names of the transactions that it replaces, and readers
+//! ignore those from then on. So the length of a daemon's journal, and the number of steps of a rollback,
+//! depend on the settings in force and not on the daemon's uptime.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,14 +20,14 @@ use crate::transaction_name::TransactionName;
 use crate::undo_script::undo_script;
 use crate::verdicts::Verdicts;
 
-/// The maximum number of a daemon's transactions before they are folded into one.
+/// The maximum number of a daemon's transactions; beyond it, they are folded into one.
 pub const FOLD_MAX: usize = 16;
 
 /// The identity of a knob: its object and its name.
 pub type Knob = (Object, &'static str);
 
 impl Journal {
-    /// Makes later commits of this daemon fail if one of these transactions is no longer in force.
+    /// Makes this daemon's later commits fail if any of these transactions is no longer in force.
     pub fn rely_on(&self, names: impl IntoIterator<Item = TransactionName>) {
         if let Some(kept) = self.daemon_lock() {
             kept.rely_on(names);
@@ -36,14 +36,14 @@ impl Journal {
 
     /// Folds a daemon's kept transactions into one. Omits changes that are `gone` (settings of processes that
     /// have exited), and knobs that have their first value again. A single transaction is rewritten only if
-    /// it has changes that are `gone`. Returns `None` if there was nothing to fold, or the result is empty.
+    /// some of its changes are `gone`. Returns `None` if there was nothing to fold, or if no changes remain.
     ///
-    /// A change by another program is a barrier: only transactions that are newer than every foreign
-    /// transaction with which they share a knob are folded.
+    /// A change by another program is a barrier: a transaction is folded only if it is newer than every
+    /// foreign transaction that shares a knob with it.
     ///
     /// # Errors
     /// If another process is writing, or a file cannot be written. Then either nothing has changed, or the
-    /// old transactions remain next to the one that replaces them and are ignored.
+    /// old transactions remain next to the one that replaces them, and readers ignore the old ones.
     pub fn fold(
         &self,
         asked: &TransactionOrigin,
@@ -107,7 +107,7 @@ impl Journal {
         Ok(folded_name)
     }
 
-    /// The daemon's transactions that can be folded, oldest first.
+    /// Returns the daemon's transactions that can be folded, oldest first.
     fn foldable(&self) -> Result<Vec<Transaction>, JournalError> {
         let mut foldable = Vec::new();
         let live = self.live()?;
@@ -124,12 +124,12 @@ impl Journal {
             foldable.push(ours.clone());
         }
         foldable.reverse();
-        // Transactions of other programs are skipped, not folded.
+        // A transaction of another program is skipped, not folded.
         Ok(foldable)
     }
 }
 
-/// The knob of a change.
+/// Returns the knob that a change sets.
 pub(crate) fn knob(change: &Change) -> Knob {
     (change.to().object(), change.to().knob())
 }
@@ -143,7 +143,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The net effect of these transactions, given oldest first.
+    /// Computes the net effect of these transactions, which must be given oldest first.
     pub fn of<'t>(transactions: impl IntoIterator<Item = &'t Transaction>) -> Self {
         let mut ledger = Self::default();
         for transaction in transactions {
@@ -166,7 +166,7 @@ impl Ledger {
         }
     }
 
-    /// The change of a knob from its first value to its last; `None` if both are equal.
+    /// Returns the change of a knob from its first value to its last, or `None` if both are equal.
     pub fn get(&self, knob: &Knob) -> Option<&Change> {
         self.changes.get(knob).map(|(_, change)| change)
     }
@@ -191,7 +191,7 @@ impl Ledger {
         self.changes.is_empty()
     }
 
-    /// All changes whose objects still exist, as one plan, in the order in which the knobs were first
+    /// Builds one plan from all changes that are not `gone`, in the order in which the knobs were first
     /// changed.
     fn plan(&self, gone: impl Fn(&Change) -> bool) -> Plan {
         let mut in_order: Vec<&(u64, Change)> =

@@ -17,14 +17,14 @@ const LOCK_FILE: &str = "daemon";
 /// A daemon's lock on its journal, and its cache of the transactions.
 #[derive(Debug)]
 pub(crate) struct DaemonLock {
-    /// Released on drop, or by the kernel after a kill.
+    /// The lock, which is released on drop, or by the kernel if the process is killed.
     _lock: Lock,
     known: Mutex<Known>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Transactions that will not change any more.
+    /// Transactions whose journals will not change any more.
     settled: BTreeSet<TransactionName>,
     /// Transactions that may still change; each has the journal length at which it was read.
     live: BTreeMap<TransactionName, Transaction>,
@@ -43,13 +43,13 @@ impl DaemonLock {
         Ok(Self { _lock: lock, known: Mutex::default() })
     }
 
-    /// The daemon that uses this journal, if any.
+    /// Returns the pid of the daemon that uses this journal, if any.
     pub(crate) fn holder(directory: &Path) -> Option<Pid> {
         Lock::holder(&directory.join(LOCK_FILE))
     }
 
     /// Returns those transactions among `names` that may be in force, oldest first, and the unreadable ones.
-    /// `read` reads a transaction.
+    /// Calls `read` only for transactions that are not in the cache or have changed.
     pub(crate) fn live(
         &self,
         names: Vec<TransactionName>,
@@ -91,7 +91,7 @@ impl DaemonLock {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).relied_on = names.into_iter().collect();
     }
 
-    /// A transaction on which the daemon relies although it is not in force, if any.
+    /// Returns a transaction on which the daemon relies but which is not in force, if there is one.
     pub(crate) fn missing_among(&self, live: &[Transaction]) -> Option<TransactionName> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let there: BTreeSet<TransactionName> = live.iter().map(Transaction::name).collect();
@@ -99,8 +99,8 @@ impl DaemonLock {
     }
 }
 
-/// Whether a transaction is unchanged, judged by the length of its journal. A journal only grows, except that
-/// a torn last line may be replaced by a line of the same length.
+/// Whether a transaction is unchanged, judged by the length of its journal. A journal only grows, with one
+/// exception: a torn last line may be replaced by a line of the same length.
 fn is_as_it_was(known: &Transaction) -> bool {
     let bytes = std::fs::metadata(known.directory().join(JOURNAL)).map(|metadata| metadata.len());
     known.torn_bytes() == 0

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Fate {
-    /// The setting already had its old value.
+    /// The setting already had its old value before the undo.
     AlreadyBack,
-    /// The setting was restored, and reads back as restored.
+    /// The setting was written, and has its old value again.
     Restored,
     /// The object no longer exists.
     Gone,
-    /// Another program has set the setting since then, so it was not changed.
+    /// Another program has changed the setting since the transaction, so the undo did not change it.
     LeftAlone {
         /// The value that the other program set.
         found: Setting,
@@ -29,13 +29,13 @@ pub enum Fate {
     },
 }
 
-/// A step to undo, with the facts that are not in the plan.
+/// A step that must be undone, with facts about it that are not in the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
     /// The step's index in the plan.
     pub(crate) step: usize,
     /// Whether the step may have been partly written.
     pub(crate) under_way: bool,
-    /// The results of its changes in an earlier undo; empty if there was none.
+    /// The results of this step's changes in an earlier undo; empty if there was none.
     pub(crate) earlier: Vec<Fate>,
 }

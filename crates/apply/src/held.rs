@@ -20,13 +20,14 @@ use crate::undo::{UndoState, Undone, UndoneChange, in_force_unrecorded, undo_ste
 #[must_use = "a plan that was not kept is rolled back"]
 pub struct HeldPlan<'k, K: Knobs> {
     pub(crate) kernel: &'k mut K,
-    /// `None` for an empty plan, and after the decision.
+    /// The open transaction; `None` for an empty plan, and after the decision.
     pub(crate) pending: Option<OpenTransaction>,
-    /// Held until drop: other writers may proceed once the plan is decided.
+    /// The journal's lock, held until this value is dropped. Other writers may proceed once the plan is
+    /// decided.
     _lock: Option<Lock>,
 }
 
-/// The error if the decision to keep a plan could not be recorded; the plan was then rolled back.
+/// The decision to keep a plan could not be recorded, so the plan was rolled back.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}; a plan cannot be kept without that record. {undone}")]
 pub struct KeepError {
@@ -34,50 +35,53 @@ pub struct KeepError {
     pub cause: JournalError,
     /// The result of the rollback.
     pub undone: Undone,
-    /// The state of the host.
+    /// The state of the host after the rollback.
     pub host: UndoState,
 }
 
 impl<'k, K: Knobs> HeldPlan<'k, K> {
-    /// An empty plan: nothing to keep and nothing to undo.
+    /// Creates the value for an empty plan, which leaves nothing to keep and nothing to undo.
     pub(crate) fn nothing(kernel: &'k mut K) -> Self {
         Self { kernel, pending: None, _lock: None }
     }
 
-    /// A transaction that has begun. Its steps are executed while this exists, so that a failure undoes them.
+    /// Holds a transaction that has begun. Its steps are executed while this value exists, so that a failure
+    /// undoes them.
     pub(crate) fn begun(kernel: &'k mut K, lock: Lock, pending: OpenTransaction) -> Self {
         Self { kernel, pending: Some(pending), _lock: Some(lock) }
     }
 
-    /// The transaction; `None` for an empty plan, which needs none.
+    /// Returns the transaction's name, or `None` for an empty plan, which needs no transaction.
     pub fn transaction(&self) -> Option<TransactionName> {
         self.pending.as_ref().map(OpenTransaction::name)
     }
 
-    /// The script that undoes the transaction without netpolicy; `None` for an empty plan.
+    /// Returns the path of the script that undoes the transaction without netpolicy, or `None` for an empty
+    /// plan.
     pub fn undo_script(&self) -> Option<PathBuf> {
         self.pending.as_ref().map(OpenTransaction::undo_script)
     }
 
-    /// The host, for measurements and observation. Writing outside the transaction would look like another
-    /// program's write.
+    /// Returns the host, for measurements and observation only. A write outside the transaction would look
+    /// like another program's write.
     pub fn kernel(&mut self) -> &mut K {
         self.kernel
     }
 
-    /// Keeps the plan.
+    /// Keeps the plan permanently.
     ///
     /// # Errors
-    /// If this cannot be recorded; the plan is then rolled back.
+    /// If the decision cannot be recorded; the plan is then rolled back.
     pub fn keep(self) -> Result<(), KeepError> {
         self.decide(JournalRecord::Committed)
     }
 
-    /// Keeps the plan until a time since boot; [`crate::Journal::confirm`] keeps it permanently. A guard
-    /// process must watch the deadline and call [`crate::Journal::roll_back_if_unconfirmed`].
+    /// Keeps the plan until a deadline, given as time since boot; [`crate::Journal::confirm`] keeps it
+    /// permanently. A guard process must watch the deadline and call
+    /// [`crate::Journal::roll_back_if_unconfirmed`].
     ///
     /// # Errors
-    /// If this cannot be recorded; the plan is then rolled back.
+    /// If the decision cannot be recorded; the plan is then rolled back.
     pub fn hold_until(self, deadline: Nanoseconds) -> Result<(), KeepError> {
         self.decide(JournalRecord::HeldUntil { deadline })
     }
@@ -91,7 +95,7 @@ impl<'k, K: Knobs> HeldPlan<'k, K> {
         })
     }
 
-    /// Restores all settings.
+    /// Rolls the plan back: restores all settings that it changed.
     ///
     /// # Errors
     /// [`RollBackError::Incomplete`] if a setting could not be restored; all others have been.
@@ -105,7 +109,7 @@ impl<'k, K: Knobs> HeldPlan<'k, K> {
 impl<K: Knobs> Drop for HeldPlan<'_, K> {
     fn drop(&mut self) {
         if let Some(mut pending) = self.pending.take() {
-            // `drop` cannot return the result; the journal records it.
+            // `drop` cannot return the result of the undo, but the journal records it.
             let _recorded = pending.undo(self.kernel, Why::Dropped);
         }
     }
@@ -117,8 +121,8 @@ impl<K: Knobs> std::fmt::Debug for HeldPlan<'_, K> {
     }
 }
 
-/// A transaction that this process is writing: its open journal, and its progress. The states on disk and in
-/// memory change together. The owner of this value holds the journal's lock.
+/// A transaction that this process is writing: its open journal, and its progress. The progress on disk and
+/// the progress in memory change together. The owner of this value holds the journal's lock.
 #[derive(Debug)]
 pub(crate) struct OpenTransaction {
     name: TransactionName,
@@ -134,7 +138,8 @@ impl OpenTransaction {
         Self { name, log, plan, progress: TransactionProgress::begun(), unrecorded: Vec::new() }
     }
 
-    /// Continues another process's transaction, which must have been read under the lock.
+    /// Reopens another process's transaction in order to continue it. The transaction must have been read
+    /// under the lock.
     pub(crate) fn reopen(transaction: Transaction) -> Result<Self, JournalError> {
         let name = transaction.name();
         let (log, plan, progress) = transaction.reopen()?;
@@ -162,14 +167,14 @@ impl OpenTransaction {
         self.log.directory().join(crate::log::UNDO_SCRIPT)
     }
 
-    /// Removes the transaction from the journal if all of it was undone but the journal could not record
-    /// that. Otherwise, after an undo on a full disk, no program could change these knobs. Returns whether it
-    /// was removed.
+    /// Removes the transaction from the journal if it was undone completely but the journal could not record
+    /// the undo. Otherwise, after an undo on a full disk, no program could change these knobs. Returns
+    /// whether the transaction was removed.
     pub(crate) fn discard_if_unrecorded(&self, undone: &Undone) -> bool {
         undone.unrecorded.is_some() && undone.is_complete() && self.log.discard()
     }
 
-    /// Adds a record that survives a kill of this process.
+    /// Appends a record that survives if this process is killed.
     pub(crate) fn note(&mut self, record: JournalRecord) -> Result<(), JournalError> {
         self.log.append(&record)?;
         let follows = self.progress.follow(&self.plan, &record);
@@ -177,7 +182,7 @@ impl OpenTransaction {
         Ok(())
     }
 
-    /// Adds a record that survives a power loss.
+    /// Appends a record that survives a power loss.
     pub(crate) fn note_durably(&mut self, record: JournalRecord) -> Result<(), JournalError> {
         self.note(record)?;
         self.log.sync()
@@ -210,7 +215,7 @@ impl OpenTransaction {
         undone
     }
 
-    /// Adds a record, unless an earlier one could not be written: a gap would make the journal unreadable.
+    /// Appends a record, unless an earlier one could not be written: a gap would make the journal unreadable.
     fn note_if_recording(&mut self, record: JournalRecord, undone: &mut Undone) {
         if undone.unrecorded.is_none() {
             undone.unrecorded = self.note(record).err().map(Box::new);

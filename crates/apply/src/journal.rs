@@ -1,4 +1,4 @@
-//! All transactions of a host, in one directory.
+//! The journal: a directory that contains all transactions of a host.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,7 +31,7 @@ pub struct Journal {
     boot_id: String,
     lock_retries_max: u32,
     session: Option<Arc<SessionLock>>,
-    /// What this program does with the transactions that it owns when it exits.
+    /// What this program does on exit with the transactions that it owns.
     at_exit: AtExit,
     daemon: Option<Arc<DaemonLock>>,
     recorded: Option<Arc<RecordedJournal>>,
@@ -47,8 +47,8 @@ pub struct History {
 }
 
 impl Journal {
-    /// The journal in this directory, as seen from this boot (`/proc/sys/kernel/random/boot_id`). It opens
-    /// nothing yet.
+    /// Creates a journal for this directory and this boot (`/proc/sys/kernel/random/boot_id`). Does not open
+    /// any file yet.
     pub fn new(directory: impl Into<PathBuf>, boot_id: impl Into<String>) -> Self {
         let boot_id = boot_id.into().trim().to_owned();
         Self {
@@ -62,12 +62,13 @@ impl Journal {
         }
     }
 
-    /// A recorded journal, which can only be read. `boot_id` is the boot id of its host.
+    /// Creates a journal from a recording. It can only be read. `boot_id` is the boot id of the recorded
+    /// host.
     pub fn recorded(journal: Arc<RecordedJournal>, boot_id: impl Into<String>) -> Self {
         Self { recorded: Some(Arc::clone(&journal)), ..Self::new(journal.directory.clone(), boot_id) }
     }
 
-    /// Returns the journal with another limit on the wait for another writer; the default is five seconds.
+    /// Sets how long to wait for another writer; the default is five seconds.
     #[must_use]
     pub fn waiting(mut self, for_at_most: Duration) -> Self {
         let retries = for_at_most.as_nanos() / LOCK_RETRY_AFTER.as_nanos();
@@ -87,19 +88,19 @@ impl Journal {
         Ok(Self { session, at_exit, ..self })
     }
 
-    /// Returns this journal for transactions that stay in force when this program exits. If the program is
+    /// Returns a journal for transactions that stay in force when this program exits. If the program is
     /// killed while it commits such a transaction, the transaction is [abandoned](Self::abandoned).
     #[must_use]
     pub fn left_in_force(&self) -> Self {
         Self { at_exit: AtExit::Leave, ..self.clone() }
     }
 
-    /// Makes this the journal of the daemon. While this value or a clone of it exists, no other daemon can
-    /// use the journal.
+    /// Makes this the daemon's journal. While this value or a clone of it exists, no other daemon can use the
+    /// journal.
     ///
     /// The daemon's transactions are marked as such, so that the next daemon finds them. Reads are cached,
-    /// since a daemon commits often: a settled transaction is read once, and a live one again only when its
-    /// file has grown.
+    /// because a daemon commits often: a settled transaction is read once, and a live one is read again only
+    /// when its file has grown.
     ///
     /// # Errors
     /// [`JournalError::Kept`] if another daemon uses the journal.
@@ -110,7 +111,7 @@ impl Journal {
         Ok(Self { daemon, ..self })
     }
 
-    /// The daemon that uses this journal, if any.
+    /// Returns the pid of the daemon that uses this journal, if any.
     pub fn daemon(&self) -> Option<Pid> {
         match &self.recorded {
             Some(recorded) => recorded.daemon,
@@ -118,12 +119,12 @@ impl Journal {
         }
     }
 
-    /// The program that owns this transaction, if it is another program and still runs.
+    /// Returns the pid of another, running program that owns this transaction, if there is one.
     pub fn owner(&self, transaction: &Transaction) -> Option<Pid> {
         transaction.begin().owned_by.filter(|program| self.is_running(*program))
     }
 
-    /// Whether this transaction's owner exited before it rolled the transaction back or completed it. Also
+    /// Whether this transaction's owner exited before it completed the transaction or rolled it back. Also
     /// true for live transactions of this process.
     pub fn is_abandoned(&self, transaction: &Transaction) -> bool {
         let Begin { owned_by: Some(program), left_in_force, .. } = transaction.begin() else {
@@ -143,7 +144,7 @@ impl Journal {
         }
     }
 
-    /// The transactions that are [abandoned](Self::is_abandoned), the newest first.
+    /// Returns the transactions that are [abandoned](Self::is_abandoned), newest first.
     ///
     /// # Errors
     /// As for [`Journal::history`].
@@ -158,7 +159,7 @@ impl Journal {
         &self.directory
     }
 
-    /// The process that is currently writing a transaction, if any.
+    /// Returns the pid of the process that is writing a transaction, if any.
     pub fn writer(&self) -> Option<Pid> {
         Lock::holder(&self.lock_file())
     }
@@ -198,9 +199,9 @@ impl Journal {
         Ok(history)
     }
 
-    /// Removes the oldest transactions that are rolled back or from an earlier boot, until `keep` such
-    /// transactions are left. Transactions that may be in force, and unreadable ones, are kept. Returns how
-    /// many were removed.
+    /// Removes the oldest of the transactions that are rolled back or from an earlier boot, so that at most
+    /// `keep` of them remain. Does not remove transactions that may be in force, or unreadable ones. Returns
+    /// the number of removed transactions.
     ///
     /// # Errors
     /// If another process is writing, or a directory cannot be removed.
@@ -216,7 +217,7 @@ impl Journal {
         Ok(surplus)
     }
 
-    /// The name of the newest transaction. Its journal is not read.
+    /// Returns the name of the newest transaction, without reading its journal.
     ///
     /// # Errors
     /// As for [`Journal::history`].
@@ -242,7 +243,7 @@ impl Journal {
         self.live_and_unreadable().map(|(live, _)| live)
     }
 
-    /// The live transactions, newest first, and the unreadable ones that may be in force.
+    /// Returns the live transactions, newest first, and the unreadable ones that may be in force.
     pub(crate) fn live_and_unreadable(&self) -> Result<(Vec<Transaction>, Vec<Unreadable>), JournalError> {
         let (mut live, mut unreadable) = match &self.daemon {
             Some(daemon) => {
@@ -265,7 +266,7 @@ impl Journal {
         Unreadable::of(name, &self.directory.join(name.to_string()), error, &self.boot_id)
     }
 
-    /// The transactions of daemons that may be in force, the oldest first.
+    /// Returns the transactions of any daemon that may be in force, oldest first.
     ///
     /// # Errors
     /// As for [`Journal::history`].
@@ -296,7 +297,7 @@ impl Journal {
     ) -> Result<OpenTransaction, JournalError> {
         self.sweep(lock)?;
         let newest = self.names()?.last().copied();
-        // Distinguishes programs that begin a transaction in the same microsecond.
+        // The tag distinguishes programs that begin a transaction in the same microsecond.
         let tag = u16::try_from(std::process::id() & 0xffff).unwrap_or(0);
         let name = TransactionName::after(newest, asked.at, tag);
         let begin = Begin {
@@ -326,8 +327,8 @@ impl Journal {
         self.daemon.as_deref()
     }
 
-    /// Deletes replaced transactions that a killed daemon did not delete; newest first, as in
-    /// [`Journal::fold`].
+    /// Removes replaced transactions that a killed daemon did not remove. Starts with the newest, as
+    /// [`Journal::fold`] does.
     fn remove_replaced(&self, lock: &Lock) -> Result<(), JournalError> {
         let names = self.names()?;
         let all = names.iter().filter_map(|name| self.transaction(*name).ok());
@@ -379,7 +380,8 @@ impl Journal {
     }
 }
 
-/// Drops replaced transactions from the list; they exist if a daemon was killed while it deleted them.
+/// Drops replaced transactions from the list. Such transactions still exist if a daemon was killed while it
+/// removed them.
 pub(crate) fn remove_replaced_from(transactions: &mut Vec<Transaction>) {
     let replaced: BTreeSet<TransactionName> =
         transactions.iter().flat_map(|transaction| transaction.begin().replaces.iter().copied()).collect();
@@ -387,13 +389,13 @@ pub(crate) fn remove_replaced_from(transactions: &mut Vec<Transaction>) {
 }
 
 impl History {
-    /// The newest transaction that may be in force: `rollback` without a name undoes it.
+    /// Returns the newest transaction that may be in force, which `rollback` without a name undoes.
     pub fn newest_live(&self) -> Option<&Transaction> {
         self.transactions.iter().rev().find(|t| t.standing().is_live())
     }
 
-    /// An unreadable transaction that may be in force and is newer than this one (or any, if `name` is
-    /// `None`): it may have changed the same knobs.
+    /// Returns an unreadable transaction that may be in force and is newer than `name`, or the newest such
+    /// transaction if `name` is `None`. It may have changed the same knobs.
     pub fn unreadable_after(&self, name: Option<TransactionName>) -> Option<&Unreadable> {
         self.unreadable
             .iter()
@@ -401,7 +403,7 @@ impl History {
             .find(|unreadable| unreadable.may_be_in_force() && name.is_none_or(|name| unreadable.name > name))
     }
 
-    /// Incomplete transactions: their program was killed, or is still writing.
+    /// Returns the transactions that are incomplete, because their program was killed or is still writing.
     pub fn unfinished(&self) -> impl Iterator<Item = &Transaction> {
         self.transactions.iter().filter(|t| t.standing() == Standing::Unfinished)
     }

@@ -1,12 +1,12 @@
 //! Commits a plan as one transaction, and rolls it back.
 //!
 //! This crate defines the order of operations: old values are recorded before they are changed, steps are
-//! undone in reverse, and values that other programs have set since are not changed. It does not know what a
-//! knob means or how it is accessed: it accesses a host only through the trait [`Knobs`]. This is enforced by
-//! its dependencies (`model` is the only other crate), by `forbid(unsafe_code)`, and by its tests, which
-//! commit on an in-memory host that fails at every step. The one exception is `undo_script.rs`: the script
-//! works without netpolicy, so the module knows every knob by name. Only the journal's files are opened, and
-//! no clock is read: the caller passes a [`Moment`].
+//! undone in reverse, and values that other programs have set since are not changed. The crate does not know
+//! what a knob means or how it is accessed: it accesses a host only through the trait [`Knobs`]. This is
+//! enforced by its dependencies (`model` is the only other crate), by `forbid(unsafe_code)`, and by its
+//! tests, which commit on an in-memory host that fails at every step. The one exception is `undo_script.rs`:
+//! the script works without netpolicy, so the module knows every knob by name. The crate opens only the
+//! journal's files, and reads no clock: the caller passes a [`Moment`].
 //!
 //! Read in this order: `knobs.rs` (the host), `undo.rs` (how a setting is restored), `commit.rs` and
 //! `held.rs` (a transaction in this process), `record.rs` and `log.rs` (the files), `transaction.rs`,

@@ -16,10 +16,10 @@ use crate::regular;
 
 /// The interval between attempts to acquire the lock.
 pub const LOCK_RETRY_AFTER: Duration = Duration::from_millis(20);
-/// The maximum number of retries: 5 seconds in total.
+/// The maximum number of retries, which limits the wait to 5 seconds.
 pub const LOCK_RETRIES_MAX: u32 = 250;
 
-/// The maximum number of bytes that are read from the lock file: a pid has at most 10 digits.
+/// The maximum number of bytes to read from the lock file. A pid has at most 10 digits.
 const HOLDER_BYTES_MAX: u64 = 32;
 
 /// The journal's write lock. It is held from the checks of a plan until the transaction is decided, and while
@@ -33,13 +33,13 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Acquires the lock; waits a bounded time for another holder.
+    /// Acquires the lock. If another process holds it, retries at most `retries_max` times.
     pub(crate) fn take(path: &Path, retries_max: u32) -> Result<Self, JournalError> {
         let failed = |doing| move |source| JournalError::Io { file: path.to_owned(), doing, source };
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = match regular::open(path, &mut options) {
-            // The file can still be locked.
+            // A file on a read-only file system can still be locked.
             Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => regular::open_to_read(path),
             file => file,
         }
@@ -65,7 +65,7 @@ impl Lock {
         Ok(Self { file })
     }
 
-    /// The process that holds the lock; `None` if it is free, or if its file cannot be read.
+    /// Returns the process that holds the lock, or `None` if the lock is free or its file cannot be read.
     pub(crate) fn holder(path: &Path) -> Option<Pid> {
         let mut file = regular::open_to_read(path).ok()?;
         match flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -77,7 +77,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The lock itself is released with the descriptor.
+        // Clears the pid. The kernel releases the lock itself when the descriptor is closed.
         let _best_effort = self.file.set_len(0);
     }
 }

@@ -20,7 +20,7 @@ use crate::transaction_name::TransactionName;
 pub(crate) const JOURNAL: &str = "journal.jsonl";
 /// The script's file name.
 pub(crate) const UNDO_SCRIPT: &str = "undo.sh";
-/// The prefix of directories that are not yet, or no longer, transactions.
+/// The name prefix of directories that are not yet, or no longer, transactions.
 pub(crate) const UNBORN: &str = ".new-";
 
 /// The maximum length of a journal. A plan of 10 000 changes takes 3 to 4 MiB.
@@ -49,14 +49,14 @@ pub enum JournalError {
         /// The fault in the line.
         why: LineError,
     },
-    /// The journal has no first line. The first line was complete before the transaction had its name, so the
-    /// file was damaged later.
+    /// The journal has no first line. The first line was complete before the directory got its transaction's
+    /// name, so the file was damaged later.
     #[error("the first line of {} is missing", file.display())]
     Headless {
         /// The journal.
         file: PathBuf,
     },
-    /// The journal would exceed, or exceeds, [`JOURNAL_BYTES_MAX`].
+    /// The journal is longer than [`JOURNAL_BYTES_MAX`], or the next record would make it so.
     #[error("{} has {bytes} bytes, the limit is {JOURNAL_BYTES_MAX}", file.display())]
     TooLong {
         /// The journal.
@@ -75,7 +75,7 @@ pub enum JournalError {
     /// Another process is writing.
     #[error("another netpolicy process holds the journal lock{}; waited {} s", Holder(*holder), waited.as_secs_f32())]
     Busy {
-        /// The pid, if it could be read.
+        /// The other process's pid, if it could be read.
         holder: Option<Pid>,
         /// How long this process waited.
         waited: Duration,
@@ -83,15 +83,15 @@ pub enum JournalError {
     /// Another daemon uses this journal.
     #[error("another daemon uses {}{}", directory.display(), Holder(*by))]
     Kept {
-        /// The pid, if it could be read.
+        /// The other daemon's pid, if it could be read.
         by: Option<Pid>,
         /// The journal.
         directory: PathBuf,
     },
-    /// The journal is a recording, and the transaction was unreadable when it was recorded.
+    /// The journal is a recording, and this transaction was already unreadable when the recording was made.
     #[error("{words}")]
     Recorded {
-        /// The error when the journal was recorded.
+        /// The error that occurred when the journal was recorded.
         words: String,
         /// The undo script, if it was a regular file.
         script: Option<PathBuf>,
@@ -123,7 +123,7 @@ impl JournalError {
     }
 }
 
-/// The remedy for a transaction whose journal cannot be read.
+/// Formats the remedy for a transaction whose journal cannot be read, which is its undo script, if any.
 struct WayBack<'a>(Option<&'a Path>);
 
 impl std::fmt::Display for WayBack<'_> {
@@ -148,21 +148,21 @@ impl std::fmt::Display for Holder {
 pub(crate) struct JournalFiles {
     path: PathBuf,
     file: File,
-    /// The number of the next line.
+    /// The sequence number of the next line.
     seq: u64,
-    /// The length of the complete lines.
+    /// The total length of the complete lines, in bytes.
     whole_bytes: u64,
     /// Whether a partial line may follow the complete lines.
     torn: bool,
-    /// Whether the file system is read-only, as after a disk failure, which must not prevent an undo.
+    /// Whether the file system is read-only, as after a disk failure. This must not prevent an undo.
     read_only: bool,
-    /// The script; `None` once the script and the directories are synced.
+    /// The undo script's file; `None` once the script and the directories are synced.
     script: Option<File>,
 }
 
 impl JournalFiles {
     /// Creates a transaction's directory with its script and the first line of its journal. On return, other
-    /// processes can read all of it, and the first line is on disk, which is enough to undo; before that, the
+    /// processes can read both, and the first line is on disk, which is enough for an undo; until then, the
     /// transaction does not exist. [`JournalFiles::sync`] makes the rest survive a power loss.
     pub(crate) fn create(
         state: &Path,
@@ -178,14 +178,14 @@ impl JournalFiles {
             Ok(log)
         });
         if log.is_err() {
-            // If this fails, the next writer removes it.
+            // If the removal fails, the next writer removes the directory.
             let _swept_later = fs::remove_dir_all(&unborn);
         }
         log
     }
 
-    /// Like [`JournalFiles::create`], for a transaction that is already decided: these records follow the
-    /// first.
+    /// Like [`JournalFiles::create`], for a transaction that is already decided: appends the given records to
+    /// the first line.
     pub(crate) fn create_decided(
         state: &Path,
         name: TransactionName,
@@ -207,8 +207,8 @@ impl JournalFiles {
         created
     }
 
-    /// Removes the transaction's directory. It is renamed first, so that an interruption cannot leave part of
-    /// a transaction.
+    /// Removes the transaction's directory. Renames it first, so that an interruption cannot leave part of a
+    /// transaction.
     pub(crate) fn discard(&self) -> bool {
         let directory = self.directory();
         let Some(name) = directory.file_name() else { return false };
@@ -257,7 +257,8 @@ impl JournalFiles {
         Ok(Self { path, file, seq: lines, whole_bytes, torn: torn_bytes > 0, read_only, script: None })
     }
 
-    /// Appends a record. On return, other processes can read it even if this process is killed afterwards.
+    /// Appends a record. On return, other processes can read the record even if this process is killed
+    /// afterwards.
     pub(crate) fn append(&mut self, record: &JournalRecord) -> Result<(), JournalError> {
         if self.read_only {
             return Err(io_error(&self.path, "write")(io::ErrorKind::ReadOnlyFilesystem.into()));
@@ -267,7 +268,7 @@ impl JournalFiles {
         if bytes > JOURNAL_BYTES_MAX {
             return Err(JournalError::TooLong { file: self.path.clone(), bytes });
         }
-        // A truncated line, from this process or an earlier one, must not be followed by another line.
+        // No line may follow a truncated line, which this process or an earlier one may have left.
         if self.torn {
             self.file.set_len(self.whole_bytes).map_err(io_error(&self.path, "truncate"))?;
         }
@@ -279,7 +280,7 @@ impl JournalFiles {
         Ok(())
     }
 
-    /// Makes all added records, and the transaction itself, survive a power loss.
+    /// Makes all appended records, and the transaction itself, survive a power loss.
     pub(crate) fn sync(&mut self) -> Result<(), JournalError> {
         let new = self.script.is_some();
         self.sync_inside()?;
@@ -307,7 +308,7 @@ impl JournalFiles {
     }
 }
 
-/// The content of a journal.
+/// The parsed content of a journal.
 #[derive(Debug)]
 pub(crate) struct Transcript {
     pub(crate) begin: Begin,
@@ -334,7 +335,7 @@ impl Transcript {
         }
     }
 
-    /// The first line of the journal in a transaction's directory; later lines are not read.
+    /// Reads only the first line of the journal in a transaction's directory.
     pub(crate) fn head(directory: &Path) -> Option<Begin> {
         let file = regular::open_to_read(&directory.join(JOURNAL)).ok()?;
         let mut line = Vec::new();

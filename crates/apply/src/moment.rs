@@ -1,4 +1,4 @@
-//! A moment, as read from two clocks of the host by the caller; this crate reads no clock.
+//! A moment in time, as two of the host's clocks show it. This crate reads no clock; the caller does.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub struct Moment {
 }
 
 impl fmt::Display for Moment {
-    /// Writes the wall-clock time, to the second: `2026-11-21 04:05:00 UTC`.
+    /// Writes the wall-clock time with a resolution of seconds: `2026-11-21 04:05:00 UTC`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Utc { year, month, day, hour, minute, second, .. } = Utc::from_unix_micros(self.unix_micros);
         f.pad(&format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC"))
@@ -38,22 +38,22 @@ pub(crate) struct Utc {
     pub(crate) micro: u64,
 }
 
-/// The last microsecond of the year 9999: later times, whose year has more than four digits, are replaced by
-/// this one.
+/// The last microsecond of the year 9999. It replaces any later time, because a later year has more than four
+/// digits.
 pub(crate) const UNIX_MICROS_MAX: u64 = 253_402_300_799_999_999;
 
 impl Utc {
     const MICROS_PER_SECOND: u64 = 1_000_000;
     const SECONDS_PER_DAY: u64 = 86_400;
-    /// Days from 0000-03-01, where the cycle of leap years begins, to 1970-01-01.
+    /// Days from 0000-03-01, where the leap-year cycle begins, to 1970-01-01.
     const EPOCH_DAYS: u64 = 719_468;
     /// Days in 400 years.
     const ERA_DAYS: u64 = 146_097;
 
-    /// Splits a time into its parts. Times after [`UNIX_MICROS_MAX`] are replaced by it.
+    /// Splits a time into its parts. Replaces times after [`UNIX_MICROS_MAX`] by [`UNIX_MICROS_MAX`].
     ///
-    /// The calendar is Gregorian. Years are counted from March, so that the leap day is the last of its year;
-    /// see Howard Hinnant, "chrono-compatible low-level date algorithms", `civil_from_days`.
+    /// The calendar is Gregorian. Years are counted from March, so that the leap day is the last day of the
+    /// year; see Howard Hinnant, "chrono-compatible low-level date algorithms", `civil_from_days`.
     pub(crate) fn from_unix_micros(unix_micros: u64) -> Self {
         let unix_micros = unix_micros.min(UNIX_MICROS_MAX);
         let seconds = unix_micros / Self::MICROS_PER_SECOND;
@@ -75,7 +75,7 @@ impl Utc {
         }
     }
 
-    /// Joins the parts; `None` for an invalid time, or one before 1970.
+    /// Converts the parts to microseconds, or returns `None` for an invalid time or one before 1970.
     pub(crate) fn to_unix_micros(self) -> Option<u64> {
         let year_from_march = self.year.checked_sub(u64::from(self.month <= 2))?;
         let (era, year_of_era) = (year_from_march / 400, year_from_march % 400);
@@ -88,7 +88,8 @@ impl Utc {
             + self.minute * 60
             + self.second;
         let unix_micros = seconds * Self::MICROS_PER_SECOND + self.micro;
-        // An invalid date (a thirteenth month, 31 February) is converted to a different one.
+        // Reject an invalid date (a thirteenth month, 31 February): converting it back gives a different
+        // date.
         (unix_micros <= UNIX_MICROS_MAX && Self::from_unix_micros(unix_micros) == self).then_some(unix_micros)
     }
 }
@@ -104,7 +105,7 @@ mod test {
 
     #[test]
     fn the_calendar_is_the_common_one() {
-        // The expected texts are from `date -u -d @SECONDS`.
+        // The expected texts are the output of `date -u -d @SECONDS`.
         for (seconds, text) in [
             (0, "1970-01-01 00:00:00 UTC"),
             (951_782_400, "2000-02-29 00:00:00 UTC"),

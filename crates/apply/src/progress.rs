@@ -7,14 +7,14 @@ use model::{Nanoseconds, Plan};
 use crate::fate::{Begun, Fate};
 use crate::record::{Ending, JournalRecord, LineError, Why};
 
-/// The progress of a transaction. Each record advances the progress, or is invalid at that position.
+/// The progress of a transaction. Each record either advances the progress or is invalid at its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransactionProgress {
-    /// The number of steps that were begun, in order.
+    /// The number of steps that were begun; steps are executed in order.
     pub(crate) tried: usize,
-    /// The number of steps that are done: all that were begun, or all but the last.
+    /// The number of steps that are done: either all steps that were begun, or all but the last of them.
     pub(crate) done: usize,
-    /// The results of the steps that were undone.
+    /// The results of each step that was undone, by the step's index.
     pub(crate) undone: BTreeMap<usize, Vec<Fate>>,
     pub(crate) phase: TransactionPhase,
     pub(crate) why: Option<Why>,
@@ -32,12 +32,12 @@ pub(crate) enum TransactionPhase {
 }
 
 impl TransactionProgress {
-    /// The progress of a transaction that has begun, but has not executed any step.
+    /// Creates the progress of a transaction that has begun but has not executed any step.
     pub(crate) fn begun() -> Self {
         Self { tried: 0, done: 0, undone: BTreeMap::new(), phase: TransactionPhase::Writing, why: None }
     }
 
-    /// Advances by one record after the first.
+    /// Advances by one record, which is not the first.
     pub(crate) fn follow(&mut self, plan: &Plan, record: &JournalRecord) -> Result<(), LineError> {
         let all_done = self.phase == TransactionPhase::Writing && self.done == plan.steps.len();
         let follows = match record {
@@ -83,7 +83,7 @@ impl TransactionProgress {
         Ok(())
     }
 
-    /// The steps still to be undone, the last first.
+    /// Returns the steps that are still to be undone, the last one first.
     pub(crate) fn to_undo(&self) -> Vec<Begun> {
         let is_stuck = |fate: &Fate| matches!(fate, Fate::Stuck { .. });
         let begun = |step| {

@@ -1,7 +1,7 @@
 //! The records of a journal.
 //!
-//! A journal is a file of JSON lines. Each has a sequence number, one record, and the checksum of everything
-//! before it on the line:
+//! A journal is a file of JSON lines. Each line has a sequence number, one record, and the checksum of
+//! everything before it on the line:
 //!
 //! ```json
 //! {"seq":2,"record":{"done":{"step":0}},"crc":"dc1c081a"}
@@ -27,21 +27,21 @@ pub const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum JournalRecord {
-    /// The planned changes with their old values. Durable before the first write.
+    /// The transaction begins: the planned changes with their old values. On disk before the first write.
     Begin(Box<Begin>),
     /// A step is about to be written.
     Tried {
         /// The step's index in the plan, from 0.
         step: usize,
     },
-    /// The step was written, and reads back as desired.
+    /// The step was written, and its settings read back as planned.
     Done {
         /// The step's index in the plan, from 0.
         step: usize,
     },
     /// All steps are done and are to be kept.
     Committed,
-    /// All steps are done and are kept only if they are confirmed in time.
+    /// All steps are done, but are kept only if the transaction is confirmed in time.
     HeldUntil {
         /// The deadline: time since boot.
         deadline: Nanoseconds,
@@ -76,16 +76,16 @@ pub enum JournalRecord {
 pub struct Begin {
     /// The journal's format: [`FORMAT`].
     pub format: u32,
-    /// The id of the boot that the transaction belongs to: `/proc/sys/kernel/random/boot_id`. Settings do not
-    /// survive a reboot.
+    /// The id of the boot in which the transaction was made: `/proc/sys/kernel/random/boot_id`. Settings do
+    /// not survive a reboot.
     pub boot_id: String,
     /// The request: its time, command and kernel.
     pub asked: TransactionOrigin,
     /// The program that owns the transaction until it exits, if any.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "attended_by", alias = "owned_by")]
     pub owned_by: Option<Pid>,
-    /// Whether that program leaves the transaction in force when it exits. Otherwise it rolls the transaction
-    /// back.
+    /// Whether the owning program leaves the transaction in force when it exits. Otherwise it rolls the
+    /// transaction back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left_in_force: bool,
     /// Whether a daemon made the transaction. The daemon maintains the transaction's settings while it runs.
@@ -95,15 +95,15 @@ pub struct Begin {
     /// void, even if their directories still exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaces: Vec<TransactionName>,
-    /// Identities of the plan's objects, which later objects of the same name do not have. Empty in journals of versions
-    /// that recorded none.
+    /// Cookies that identify the plan's objects: a later object of the same name has a different cookie.
+    /// Empty in journals of versions that recorded none.
     #[serde(default, rename = "landmarks", skip_serializing_if = "ObjectCookies::is_empty")]
     pub object_cookies: ObjectCookies,
     /// Every change, with its old value, new value and reason. Names of devices and processes are included.
     pub plan: Plan,
 }
 
-/// The request for a transaction.
+/// The request that led to a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransactionOrigin {
@@ -115,8 +115,8 @@ pub struct TransactionOrigin {
     pub kernel_release: String,
     /// The version of netpolicy.
     pub netpolicy: String,
-    /// The time since boot by which the transaction must be kept or confirmed. Otherwise it is undone, even
-    /// if its program is killed earlier. `None` for a transaction without a deadline.
+    /// The time since boot by which the transaction must be kept or confirmed. If it is not, it is undone,
+    /// even if its program was killed earlier. `None` for a transaction without a deadline.
     pub deadline: Option<Nanoseconds>,
 }
 
@@ -131,7 +131,7 @@ pub enum Why {
     },
     /// The program decided not to keep the transaction.
     NotKept,
-    /// The program failed before it made a decision.
+    /// The program failed before it decided whether to keep the transaction.
     Dropped,
     /// An operator requested the undo.
     Asked {
@@ -140,7 +140,7 @@ pub enum Why {
     },
     /// The transaction was not confirmed in time.
     Expired {
-        /// The time at which this was noticed.
+        /// The time at which the missed deadline was noticed.
         at: Moment,
     },
 }
@@ -149,13 +149,14 @@ pub enum Why {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
-    /// Everything that was set has its old value again.
+    /// Every setting that the transaction changed has its old value again, unless another program has changed
+    /// it since.
     RolledBack,
     /// Some settings could not be restored.
     Incomplete,
 }
 
-/// Why some bytes are not a journal line.
+/// Why a line of a journal cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// The line has no checksum at its end.
@@ -166,7 +167,7 @@ pub enum LineError {
     CheckSum {
         /// The checksum in the line.
         found: u32,
-        /// The checksum of the line.
+        /// The checksum computed from the line's bytes.
         computed: u32,
     },
     /// The checksum is right, but this program does not understand the record.
@@ -178,7 +179,7 @@ pub enum LineError {
         /// The journal's format.
         found: u32,
     },
-    /// The line's number does not follow the previous one.
+    /// The line's sequence number is not the successor of the previous line's.
     #[error("the line has number {found}, expected {expected}")]
     Sequence {
         /// The number in the line.
@@ -186,12 +187,13 @@ pub enum LineError {
         /// The expected number.
         expected: u64,
     },
-    /// The record is invalid at this position: there is no such step, or a step is done that was not begun.
+    /// The record is invalid at this position: there is no such step, or a step is recorded as done that was
+    /// not begun.
     #[error("record \"{0}\" is not valid at this position")]
     OutOfPlace(&'static str),
 }
 
-/// The text between a record and its checksum, and the text after it.
+/// The fixed bytes between a record and its checksum, and those after the checksum.
 const CRC_OPENS: &[u8] = b",\"crc\":\"";
 const CRC_CLOSES: &[u8] = b"\"}";
 const CRC_DIGITS: usize = 8;
@@ -209,7 +211,7 @@ struct LineIn {
     record: JournalRecord,
 }
 
-/// The fields of the first line that every format of the journal has.
+/// The fields that the first line has in every format of the journal.
 #[derive(Deserialize)]
 struct AnyFormat {
     record: AnyRecord,
@@ -237,8 +239,8 @@ pub fn encode_line(seq: u64, record: &JournalRecord) -> Vec<u8> {
     line
 }
 
-/// Parses a line, given without its newline, into its number and its record. Any bytes give a result or an
-/// error, never a panic.
+/// Parses a line without its newline, and returns its sequence number and record. Any bytes give a result or
+/// an error, never a panic.
 ///
 /// # Errors
 /// If the bytes are not a line that [`encode_line`] could have written.
@@ -273,7 +275,7 @@ fn split_check_sum(line: &[u8]) -> Option<(&[u8], u32)> {
 }
 
 impl JournalRecord {
-    /// The record's name in the journal.
+    /// Returns the record's name in the journal.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Begin(_) => "begin",

@@ -1,8 +1,8 @@
-//! Decides transactions of other processes: rolls them back, confirms them, and rolls them back when their
+//! Decides transactions of other processes: rolls them back, confirms them, or rolls them back when their
 //! deadlines pass.
 //!
 //! Every decision first acquires the lock and then reads the journal again. So of two concurrent decisions,
-//! such as a `confirm` and a guard process, one acts and the other sees the result.
+//! such as a `confirm` and a guard process, one takes effect, and the other sees its result.
 
 use model::{Change, Judgement, Nanoseconds};
 
@@ -37,7 +37,7 @@ pub enum ConfirmError {
         /// How long ago.
         late: Nanoseconds,
     },
-    /// The journal could not be read or written, or another process has it.
+    /// The journal could not be read or written, or another process holds its lock.
     #[error(transparent)]
     Journal(#[from] JournalError),
 }
@@ -50,7 +50,7 @@ fn coarse(span: Nanoseconds) -> Nanoseconds {
 /// The state of a transaction at its deadline.
 #[derive(Debug)]
 pub enum Expiry {
-    /// The deadline is still ahead.
+    /// The deadline has not passed yet.
     NotYet {
         /// The remaining time.
         remaining: Nanoseconds,
@@ -62,12 +62,12 @@ pub enum Expiry {
 }
 
 impl Journal {
-    /// Rolls back a transaction of any program, whether or not it completed.
+    /// Rolls back a transaction of any program, whether or not the transaction completed. Calling this again
+    /// retries the settings that could not be restored.
     ///
     /// # Errors
     /// [`RollBackError::Overlaid`] if a newer transaction changed the same knob,
-    /// [`RollBackError::Incomplete`] if a setting could not be restored: calling this again retries the
-    /// settings that could not be restored.
+    /// [`RollBackError::Incomplete`] if a setting could not be restored.
     pub fn roll_back<K: Knobs>(
         &self,
         name: TransactionName,
@@ -83,13 +83,13 @@ impl Journal {
     }
 
     /// Rolls back all daemon transactions that are in force. Transactions that can be folded
-    /// ([`Journal::fold`]) are undone as one: each knob gets the value that it had before the first of them,
-    /// and not a foreign value that the daemon has corrected in between. Returns what was undone, newest
+    /// ([`Journal::fold`]) are undone as one. Each knob then gets the value that it had before the first of
+    /// them, and never a foreign value that the daemon corrected in between. Returns what was undone, newest
     /// first.
     ///
     /// # Errors
-    /// As for [`Self::roll_back`]; also returns the transactions that had been undone before the error, which
-    /// stay undone.
+    /// As for [`Self::roll_back`]. Also returns the transactions that were undone before the error; they stay
+    /// undone.
     pub fn roll_back_daemons<K: Knobs>(
         &self,
         kernel: &mut K,
@@ -109,7 +109,7 @@ impl Journal {
         let lock = self.lock()?;
         // Each iteration undoes at least one transaction, or finds none.
         for _ in 0..=self.kept_by_daemon()?.len() {
-            // A full disk must not prevent an undo.
+            // Ignore a failure to fold: a full disk must not prevent an undo.
             let _folded = self.fold_under(&lock, asked, |_| false);
             let Some(newest) = self.kept_by_daemon()?.pop() else { break };
             let name = newest.name();
@@ -121,10 +121,10 @@ impl Journal {
         Ok(())
     }
 
-    /// Records a measured verdict on a transaction, regardless of its standing.
+    /// Records a measured verdict on a transaction in any state.
     ///
     /// # Errors
-    /// If there is no such transaction, or the verdict cannot be written. The transaction is unchanged then.
+    /// If there is no such transaction, or the verdict cannot be written. The transaction is then unchanged.
     pub fn note_judgement(&self, name: TransactionName, judgement: &Judgement) -> Result<(), JournalError> {
         let _lock = self.lock()?;
         let transaction = self.transaction(name)?;
@@ -133,7 +133,7 @@ impl Journal {
         Verdicts::write(transaction.directory(), &verdicts)
     }
 
-    /// Keeps a held transaction. Confirming twice is not an error.
+    /// Confirms a held transaction, which then stays in force. Confirming it twice is not an error.
     ///
     /// # Errors
     /// If the transaction is not held, or its deadline has passed and the guard process will roll it back.
@@ -157,8 +157,8 @@ impl Journal {
         }
     }
 
-    /// Rolls a transaction back if its deadline has passed without a confirmation. A transaction with a
-    /// deadline whose program was killed also counts as unconfirmed.
+    /// Rolls a transaction back if its deadline has passed without a confirmation. A transaction whose
+    /// program was killed before its deadline counts as unconfirmed.
     ///
     /// # Errors
     /// As for [`Self::roll_back`].
@@ -179,7 +179,7 @@ impl Journal {
         self.undo(transaction, kernel, Why::Expired { at }).map(Expiry::RolledBack)
     }
 
-    /// Undoes the rest of a transaction that was read under the lock.
+    /// Undoes whatever is still in force of a transaction that was read under the lock.
     fn undo<K: Knobs>(
         &self,
         transaction: Transaction,
@@ -196,8 +196,8 @@ impl Journal {
         pending.answer(undone)
     }
 
-    /// The changes of a transaction that its journal does not record, except for knobs that a newer live
-    /// transaction has changed.
+    /// Returns the planned changes that the transaction's journal does not record as begun, except changes of
+    /// knobs that a newer live transaction has changed.
     fn unrecorded(&self, transaction: &Transaction) -> Result<Vec<Change>, JournalError> {
         let mut unrecorded: Vec<Change> = transaction.unrecorded_changes().cloned().collect();
         if !unrecorded.is_empty() {
@@ -209,7 +209,7 @@ impl Journal {
         Ok(unrecorded)
     }
 
-    /// Returns a transaction that still has something to undo.
+    /// Returns the transaction with this name, or an error if nothing of it is left to undo.
     fn undoable(&self, name: TransactionName) -> Result<Transaction, RollBackError> {
         let transaction = self.transaction(name)?;
         let standing = transaction.standing();
@@ -220,7 +220,8 @@ impl Journal {
         }
     }
 
-    /// The newest live transaction that has since changed a knob of this one, with that change.
+    /// Returns the newest live transaction that has since changed a knob of this one, and its change of that
+    /// knob.
     fn overlay(&self, older: &Transaction) -> Result<Option<(TransactionName, Change)>, JournalError> {
         for newer in self.live()?.into_iter().take_while(|t| t.name() > older.name()) {
             let knob = newer

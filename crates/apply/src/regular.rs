@@ -1,5 +1,5 @@
 //! Opens regular files only. A user with write access to the journal's directory could replace a file by a
-//! pipe, and opening a pipe may block.
+//! pipe, and opening a pipe can block.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// Flags with which opening a pipe does not block, and a terminal does not become the controlling terminal.
+/// Flags for `open(2)`: a pipe does not block, and a terminal does not become the controlling terminal.
 const WITHOUT_BLOCKING: i32 = OFlags::NONBLOCK.union(OFlags::NOCTTY).bits().cast_signed();
 
 /// Opens a regular file, and rejects anything else.
@@ -18,7 +18,7 @@ const WITHOUT_BLOCKING: i32 = OFlags::NONBLOCK.union(OFlags::NOCTTY).bits().cast
 /// The kernel's error, or an error that names the type of the file.
 pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = match options.custom_flags(WITHOUT_BLOCKING).open(path) {
-        // A pipe without a reader, or a socket.
+        // ENXIO: the file is a pipe without a reader, or a socket.
         Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
             return Err(no_file(std::fs::metadata(path)?.file_type()));
         }

@@ -43,7 +43,7 @@ pub enum RollBackError {
         /// The program.
         by: Pid,
     },
-    /// There is nothing to undo.
+    /// Nothing of the transaction is in force, so there is nothing to undo.
     #[error("nothing to undo: {name} is {standing}")]
     NothingToUndo {
         /// The transaction.

@@ -1,9 +1,9 @@
 //! Locks for programs that own their transactions while they run.
 //!
 //! A kept transaction stays in force until a user rolls it back, so other programs may build on it. A
-//! transaction that a running command owns ends at a time that no other program can predict. If a second
-//! program changed the same knobs, it would later lose part of its settings, or the owner could not restore
-//! its old values. Therefore other programs may not change these knobs until the owner exits.
+//! transaction that a running command owns ends when the command exits, which no other program can predict.
+//! If a second program changed the same knobs, it would later lose part of its settings, or the owner could
+//! not restore its old values. Therefore other programs may not change these knobs until the owner exits.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -20,15 +20,17 @@ use crate::regular;
 /// The prefix of a lock file's name; the owner's pid follows.
 const PREFIX: &str = "attended-by-";
 
-/// The maximum number of attempts to acquire the lock while another process tests whether it is held.
+/// The maximum number of attempts to acquire the lock. An attempt fails while another process tests whether
+/// the lock is held.
 const RETRIES_MAX: u32 = 50;
 
-/// What a program does with the transactions that it owns when it exits.
+/// What a program does on exit with the transactions that it owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtExit {
-    /// The process rolls its settings back. If it is killed, they are [abandoned](crate::Journal::abandoned).
+    /// The program rolls its transactions back. If it is killed, they are
+    /// [abandoned](crate::Journal::abandoned).
     RollBack,
-    /// The process leaves its settings in force, and owns them until it exits.
+    /// The program leaves its transactions in force, and owns them until it exits.
     Leave,
 }
 
@@ -37,7 +39,7 @@ pub enum AtExit {
 #[derive(Debug)]
 pub(crate) struct SessionLock {
     path: PathBuf,
-    /// Open only to hold the lock.
+    /// The locked file, which is open only to hold the lock.
     _file: File,
 }
 
@@ -58,8 +60,8 @@ impl SessionLock {
     }
 
     /// Removes `path` if it is the lock file of a program that was killed. The caller holds the journal's
-    /// lock, as the caller of [`take`](Self::take) does, so a file that is not locked yet cannot be mistaken
-    /// for a stale one.
+    /// lock, and so does any process in [`take`](Self::take). Therefore a new lock file that is not locked
+    /// yet cannot be mistaken for a stale one.
     pub(crate) fn sweep(_lock: &Lock, path: &Path) {
         let is_stale = path
             .file_name()
@@ -76,12 +78,12 @@ impl SessionLock {
 
 impl Drop for SessionLock {
     fn drop(&mut self) {
-        // A file without a lock has no meaning, so failing to remove it is harmless.
+        // An unlocked file means nothing, so it is harmless if the removal fails.
         let _best_effort = fs::remove_file(&self.path);
     }
 }
 
-/// Whether another program is running and holds its lock.
+/// Whether this program is another process that is running and holds its lock.
 pub(crate) fn is_held(journal: &Path, program: Pid) -> bool {
     program != own_pid()
         && regular::open_to_read(&lock_file(journal, program))

@@ -22,11 +22,12 @@ use crate::verdicts::Verdicts;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
-    /// The program is still writing, or was killed. [`crate::Journal::writer`] distinguishes the two.
+    /// The transaction's program is still writing, or was killed. [`crate::Journal::writer`] distinguishes
+    /// the two.
     Unfinished,
     /// The changes are in force permanently.
     Kept,
-    /// The changes are in force until this time since boot, unless they are confirmed.
+    /// The changes are in force; they are undone at this time since boot unless they are confirmed.
     HeldUntil(Nanoseconds),
     /// The changes were held and then confirmed.
     Confirmed,
@@ -34,7 +35,7 @@ pub enum Standing {
     RolledBack,
     /// The changes were undone, but some settings could not be restored.
     RollbackIncomplete,
-    /// The host has been rebooted since: the changes are gone, and there is nothing to undo.
+    /// The host has rebooted since the transaction, so its changes are gone and there is nothing to undo.
     Rebooted,
 }
 
@@ -87,14 +88,14 @@ impl Transaction {
         Ok(Self::from_transcript(name, transcript, directory, boot_id, Verdicts::read(directory)))
     }
 
-    /// Reads a transaction from the bytes of its journal, without its verdicts; `None` if they are not a
-    /// journal.
+    /// Parses a transaction from the bytes of its journal, without its verdicts. Returns `None` if the bytes
+    /// are not a journal.
     pub fn from_journal(name: TransactionName, bytes: &[u8], boot_id: &str) -> Option<Self> {
         let transcript = Transcript::from_bytes(bytes).ok()??;
         Some(Self::from_transcript(name, transcript, Path::new(""), boot_id, Verdicts::default()))
     }
 
-    /// Reads a transaction of a recorded journal; `None` if its records are not a journal.
+    /// Parses a transaction of a recorded journal. Returns `None` if its records are not a journal.
     pub(crate) fn from_recorded(
         recorded: &RecordedTransaction,
         journal: &Path,
@@ -124,7 +125,7 @@ impl Transaction {
         self.name
     }
 
-    /// The request and the whole plan.
+    /// Returns the transaction's first record: the request and the whole plan.
     pub fn begin(&self) -> &Begin {
         &self.begin
     }
@@ -149,7 +150,7 @@ impl Transaction {
         &self.verdicts.known
     }
 
-    /// Why its verdicts could not be read; `None` if they were.
+    /// Returns why the transaction's verdicts could not be read, or `None` if they were.
     pub fn unread_judgements(&self) -> Option<&str> {
         self.verdicts.unread.as_deref()
     }
@@ -168,7 +169,7 @@ impl Transaction {
         }
     }
 
-    /// Whether its deadline has passed without a decision.
+    /// Whether the transaction's deadline has passed without a decision.
     pub fn expired(&self, now: Moment) -> bool {
         self.deadline().is_some_and(|deadline| deadline <= now.since_boot)
     }
@@ -178,7 +179,7 @@ impl Transaction {
         self.progress.why.as_ref()
     }
 
-    /// The result of its undo so far.
+    /// Returns the result of the transaction's undo so far.
     pub fn undone(&self) -> Undone {
         let changes = self
             .progress
@@ -191,7 +192,8 @@ impl Transaction {
         Undone { changes, unrecorded: None }
     }
 
-    /// The changes that may be in force: those of steps that were begun but not undone.
+    /// Returns the changes that may be in force: those of steps that were begun, except changes that were
+    /// undone.
     pub fn live_changes(&self) -> impl Iterator<Item = &Change> {
         let live = self.standing().is_live();
         self.begin.plan.steps.iter().take(self.progress.tried).enumerate().filter(move |_| live).flat_map(
@@ -209,23 +211,23 @@ impl Transaction {
         )
     }
 
-    /// The length of its journal in bytes.
+    /// Returns the length of the transaction's journal in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.whole_bytes + self.torn_bytes
     }
 
-    /// Whether its verdicts are unchanged since they were read.
+    /// Whether the transaction's verdicts are unchanged since they were read.
     pub(crate) fn has_the_same_verdicts(&self) -> bool {
         self.verdicts.is_as_it_was(&self.directory)
     }
 
-    /// The changes of steps that, according to the journal, were never begun.
+    /// Returns the changes of the steps that the journal does not record as begun.
     pub(crate) fn unrecorded_changes(&self) -> impl Iterator<Item = &Change> {
         self.begin.plan.steps.iter().skip(self.progress.tried).flat_map(model::Step::changes)
     }
 
-    /// The length of a torn last line, after a kill or a power loss. The event that it would have recorded
-    /// did not happen.
+    /// Returns the length of a torn last line, which is left by a kill or a power loss, or 0. The event that
+    /// the line would have recorded did not happen.
     pub fn torn_bytes(&self) -> u64 {
         self.torn_bytes
     }
@@ -235,12 +237,13 @@ impl Transaction {
         &self.directory
     }
 
-    /// The script that undoes it without netpolicy.
+    /// Returns the path of the script that undoes the transaction without netpolicy.
     pub fn undo_script(&self) -> PathBuf {
         self.directory.join(crate::log::UNDO_SCRIPT)
     }
 
-    /// The transaction's open journal, plan and progress, for continuing it.
+    /// Opens the transaction's journal for writing, in order to continue the transaction, and returns it with
+    /// the plan and the progress.
     pub(crate) fn reopen(self) -> Result<(JournalFiles, Plan, TransactionProgress), JournalError> {
         let log = JournalFiles::reopen(&self.directory, self.lines, self.whole_bytes, self.torn_bytes)?;
         Ok((log, self.begin.plan.clone(), self.progress))

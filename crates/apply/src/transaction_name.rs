@@ -1,4 +1,4 @@
-//! The name of a transaction and its directory.
+//! The name of a transaction, which is also the name of its directory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +7,9 @@ use crate::moment::{Moment, UNIX_MICROS_MAX, Utc};
 
 /// The name of a transaction and of its directory: `20261121T040500.123456Z-1a2b`.
 ///
-/// Names sort in the order of the transactions. The first part is the time of the transaction (UTC), or one
-/// microsecond after the previous one if the clock was set back. The second part identifies the program.
+/// Names sort in the order of the transactions. The first part is the time of the transaction (UTC). If the
+/// clock was set back, it is one microsecond after the previous transaction. The second part identifies the
+/// program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransactionName {
     unix_micros: u64,
@@ -16,7 +17,7 @@ pub struct TransactionName {
 }
 
 impl TransactionName {
-    /// The part that identifies the program.
+    /// Returns the part of the name that identifies the program.
     pub(crate) const fn tag(self) -> u16 {
         self.tag
     }
@@ -26,7 +27,8 @@ impl TransactionName {
         self.tag == other.tag
     }
 
-    /// The name of a transaction that begins at this moment; it sorts after all others.
+    /// Creates the name of a transaction that begins at this moment. The name sorts after all existing ones,
+    /// of which `newest` is the last.
     pub(crate) fn after(newest: Option<Self>, at: Moment, tag: u16) -> Self {
         let earliest = newest.map_or(0, |n| n.unix_micros + 1);
         Self { unix_micros: at.unix_micros.max(earliest).min(UNIX_MICROS_MAX), tag }
@@ -68,7 +70,7 @@ impl FromStr for TransactionName {
         let unix_micros = utc.to_unix_micros().ok_or_else(wrong)?;
         let tag = text.get(24..).and_then(|t| u16::from_str_radix(t, 16).ok()).ok_or_else(wrong)?;
         let name = Self { unix_micros, tag };
-        // Compare with the name as formatted: this checks everything between the numbers.
+        // Compare the text with the formatted name: this also checks the characters between the numbers.
         if name.to_string() == text { Ok(name) } else { Err(wrong()) }
     }
 }

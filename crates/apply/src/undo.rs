@@ -2,10 +2,10 @@
 //!
 //! Undo restores recorded values, and keeps values that other programs have set. A setting that has its old
 //! value is not written. A setting that has the value that netpolicy wrote is restored. A setting with any
-//! other value was set by another program since, and is not changed. There are two exceptions. The step that
-//! was in progress when the transaction stopped may have been partly written, or rounded by the kernel, so
-//! its settings are restored whatever their values are. A setting that an earlier undo wrote but could not
-//! restore still belongs to netpolicy as long as it has the value from that undo.
+//! other value was changed by another program since, and is left as it is. There are two exceptions. First,
+//! the step that was in progress when the transaction stopped may have been partly written, or rounded by the
+//! kernel, so its settings are restored whatever their values are. Second, a setting that an earlier undo
+//! wrote but could not restore still belongs to netpolicy as long as it has the value from that undo.
 
 use std::fmt;
 
@@ -24,13 +24,13 @@ pub struct UndoneChange {
     pub fate: Fate,
 }
 
-/// The result of an undo, change by change, in the order of undoing.
+/// The result of an undo: one result per change, in the order of undoing.
 #[derive(Debug, Default)]
 pub struct Undone {
-    /// The changes that had been begun.
+    /// The changes of all steps that were begun, with their results.
     pub changes: Vec<UndoneChange>,
-    /// Why the journal does not record the whole undo; `None` if it does. The host is as [`Self::changes`]
-    /// states in either case.
+    /// Why the journal does not record the whole undo; `None` if it does. [`Self::changes`] describes the
+    /// state of the host in either case.
     pub unrecorded: Option<Box<JournalError>>,
 }
 
@@ -48,7 +48,7 @@ pub struct Stuck {
 /// The state of the host after a failed transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UndoState {
-    /// Nothing was written, or nothing took effect.
+    /// The host is unchanged: nothing was written, or no write took effect.
     Unchanged,
     /// Everything that was written has been undone.
     Restored,
@@ -57,10 +57,10 @@ pub enum UndoState {
 }
 
 impl Begun {
-    /// Whether a value that is neither the old nor the new one still belongs to netpolicy.
+    /// Whether a setting still belongs to netpolicy although its value is neither the old nor the new one.
     fn claims(&self, change: usize, found: &Setting) -> bool {
         let left_so = |fate: &Fate| match fate {
-            // The setting was written and could not be read afterwards, so it may have any value.
+            // If the setting was written and could not be read afterwards, it may have any value.
             Fate::Stuck { found: then, written: true, .. } => then.as_ref().is_none_or(|then| then == found),
             Fate::Stuck { written: false, .. }
             | Fate::AlreadyBack
@@ -71,7 +71,8 @@ impl Begun {
         self.under_way || self.earlier.get(change).is_some_and(left_so)
     }
 
-    /// The result for a change that cannot be read: the result of the earlier undo, with the new cause.
+    /// Returns the result for a change whose setting cannot be read: the result of the earlier undo, with the
+    /// new error as the cause.
     fn still_stuck(&self, change: usize, error: &impl fmt::Display) -> Fate {
         let cause = error.to_string();
         match self.earlier.get(change).cloned() {
@@ -88,7 +89,7 @@ fn read_one<K: Knobs>(kernel: &mut K, like: &Setting) -> Result<Setting, K::Erro
     Ok(found.swap_remove(0))
 }
 
-/// Undoes one step: reads the settings, writes every one that still belongs to netpolicy, and reads again to
+/// Undoes one step: reads the settings, writes those that still belong to netpolicy, and reads them again to
 /// verify. Returns the result of each change, in the step's order.
 pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) -> Vec<Fate> {
     let changes = step.changes();
@@ -96,7 +97,8 @@ pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) ->
         Ok(found) => found.into_iter().map(Ok).collect(),
         Err(error) if K::is_gone(&error) => return vec![Fate::Gone; changes.len()],
         Err(error) if changes.len() == 1 => vec![Err(error)],
-        // One of the settings cannot be read: read each separately, so that the error affects only that one.
+        // At least one of the settings cannot be read: read each separately, so that the error affects only
+        // that setting.
         Err(_) => changes.iter().map(|change| read_one(kernel, change.from())).collect(),
     };
     let mut ours = Vec::with_capacity(changes.len());
@@ -124,7 +126,7 @@ pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) ->
             false
         }
     });
-    // The setting that was written last is restored first.
+    // Restore in reverse order: the setting that was written last comes first.
     ours.reverse();
     if !ours.is_empty() {
         put_back(kernel, changes, &ours, &mut fates);
@@ -140,10 +142,10 @@ fn held<K: Knobs>(kernel: &mut K, change: &Change) -> Option<String> {
     Some(format!("{taken}, and {back} {}", taken.how))
 }
 
-/// Checks whether a change is in force although the journal does not record it: either the end of the journal
+/// Checks whether a change is in force although the journal does not record it. Either the end of the journal
 /// was lost, or another program set the same value. These cases cannot be distinguished, so the value stays
-/// and is reported. Returns `None` if the change is not in force, as when the program was killed before that
-/// step.
+/// and is reported. Returns `None` if the change is not in force, as when the program was killed before it
+/// executed that step.
 pub(crate) fn in_force_unrecorded<K: Knobs>(kernel: &mut K, change: &Change) -> Option<UndoneChange> {
     let found = read(kernel, std::slice::from_ref(change.to())).ok()?.pop()?;
     (found == *change.to() && found != *change.from()).then(|| UndoneChange {
@@ -167,7 +169,7 @@ fn put_back<K: Knobs>(kernel: &mut K, changes: &[Change], ours: &[usize], fates:
         |which: &[usize]| -> Vec<Setting> { which.iter().map(|&i| changes[i].from().clone()).collect() };
     let refused = kernel.write(&from(ours)).err();
     look(kernel, changes, ours, refused.as_ref(), fates);
-    // One setting that the kernel rejects must not prevent the others of its step from being restored.
+    // If the kernel rejects one setting, the other settings of the step must still be restored.
     if refused.is_some_and(|e| !K::is_gone(&e)) && ours.len() > 1 {
         for &one in ours {
             if matches!(fates[one], Fate::Stuck { .. }) {
@@ -178,8 +180,8 @@ fn put_back<K: Knobs>(kernel: &mut K, changes: &[Change], ours: &[usize], fates:
     }
 }
 
-/// Reads the written settings and determines the results, from the values in force and not from the result of
-/// the write.
+/// Reads the settings again after the write, and determines the results from their values, not from the
+/// result of the write.
 fn look<K: Knobs>(
     kernel: &mut K,
     changes: &[Change],
@@ -230,7 +232,7 @@ impl Undone {
         self.stuck().next().is_none()
     }
 
-    /// The settings that could not be restored.
+    /// Returns the settings that could not be restored.
     pub fn stuck(&self) -> impl Iterator<Item = Stuck> + '_ {
         self.changes.iter().filter_map(|UndoneChange { change, fate }| match fate {
             Fate::Stuck { found, cause, .. } => {
@@ -240,7 +242,7 @@ impl Undone {
         })
     }
 
-    /// The settings that another program has set since, with their current values.
+    /// Returns the changes whose settings another program has changed since, with the current values.
     pub fn left_alone(&self) -> impl Iterator<Item = (&Change, &Setting)> + '_ {
         self.changes.iter().filter_map(|UndoneChange { change, fate }| match fate {
             Fate::LeftAlone { found } => Some((change, found)),
@@ -248,15 +250,16 @@ impl Undone {
         })
     }
 
-    /// The number of settings with this result.
+    /// Returns the number of changes whose result matches `like`.
     pub fn count(&self, like: impl Fn(&Fate) -> bool) -> usize {
         self.changes.iter().filter(|c| like(&c.fate)).count()
     }
 
-    /// The state of the host.
+    /// Returns the state of the host after the undo.
     pub fn host(&self) -> UndoState {
         let stuck: Vec<Stuck> = self.stuck().collect();
-        // A step that was begun may have failed before it changed anything.
+        // Even if steps were begun, the host may be unchanged: the step may have failed before it changed
+        // anything.
         if self.changes.iter().all(|change| change.fate == Fate::AlreadyBack) {
             UndoState::Unchanged
         } else if stuck.is_empty() {
@@ -268,7 +271,8 @@ impl Undone {
 }
 
 impl fmt::Display for Stuck {
-    /// `eth0 rx-4: gro-flush-timeout should be 0, is 20us: Operation not permitted (EPERM)`
+    /// Writes one line, such as `eth0 rx-4: gro-flush-timeout should be 0, is 20us: Operation not permitted
+    /// (EPERM)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let from = self.change.from();
         write!(f, "{}: {} should be {}", from.object(), from.knob(), from.value())?;
@@ -327,7 +331,7 @@ mod test {
     const UNREADABLE: Sysctl = Sysctl::NetdevBudget;
     const OTHER: Sysctl = Sysctl::NetdevMaxBacklog;
 
-    /// A host on which one of two settings cannot be read: every read that includes that setting fails.
+    /// A host that cannot read one of two settings: every read that includes that setting fails.
     struct HalfReadable(Setting);
 
     impl Knobs for HalfReadable {

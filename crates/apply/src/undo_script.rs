@@ -1,7 +1,7 @@
-//! Undo without netpolicy: a shell script that is easy to read.
+//! Undoes a transaction without netpolicy, by means of a shell script that is easy to read.
 //!
 //! The script does what [`crate::undo`] does, with the tools of a common distribution. This is the only
-//! module of this crate that knows each knob: one file per family.
+//! module of this crate that knows each knob; it has one file per family of knobs.
 
 mod call;
 mod irq;
@@ -23,8 +23,8 @@ use crate::knobs::{ObjectCookies, device_cookie_name};
 use crate::record::Begin;
 use crate::transaction_name::TransactionName;
 
-/// The script that undoes a transaction. Names of devices and processes, and the command, are quoted: other
-/// users choose them, and they must not become commands in a script that root runs.
+/// Returns the script that undoes a transaction. Names of devices and processes, and the command, are quoted:
+/// other users choose them, and they must not become commands in a script that root runs.
 pub fn undo_script(name: TransactionName, begin: &Begin) -> String {
     let asked = &begin.asked;
     let mut parts = BTreeSet::new();
@@ -64,8 +64,8 @@ pub fn undo_script(name: TransactionName, begin: &Begin) -> String {
     )
 }
 
-/// The call that undoes a change. The modules of the families define how a shell writes each knob; the table
-/// of knobs defines how its value is written.
+/// Returns the line of the script that undoes a change. The module of each knob family defines how a shell
+/// writes the knob; the table of knobs defines how the value is formatted.
 fn call(change: &Change, object_cookies: &ObjectCookies) -> Call {
     let words = Words {
         what: quoted(&format!("{}: {}", change.to().object(), change.to().knob())),
@@ -95,7 +95,8 @@ fn call(change: &Change, object_cookies: &ObjectCookies) -> Call {
     }
 }
 
-/// The script's argument that identifies a device: by its index, and by its cookie if one was recorded.
+/// Returns the script's argument that identifies a device: its index, followed by its cookie if one was
+/// recorded.
 fn which(device: DeviceId, object_cookies: &ObjectCookies) -> String {
     match object_cookies.get(&device_cookie_name(device)).and_then(|number| number.parse::<u64>().ok()) {
         Some(number) => format!("{}:{number}", device.ifindex),
@@ -103,7 +104,7 @@ fn which(device: DeviceId, object_cookies: &ObjectCookies) -> String {
     }
 }
 
-/// The boot id in a script's text, if any.
+/// Returns the boot id that a script's text contains, if any.
 pub(crate) fn boot_of(script: &str) -> Option<&str> {
     script.lines().find_map(|line| line.strip_prefix("boot='")?.strip_suffix('\''))
 }

@@ -12,10 +12,10 @@ use crate::regular;
 use crate::transaction_name::TransactionName;
 use crate::undo_script::boot_of;
 
-/// The marker file that a script creates next to itself when it has restored everything.
+/// The marker file that an undo script creates in its own directory when it has restored everything.
 pub(crate) const UNDONE: &str = "undone";
 
-/// The number of bytes of a script that are searched for the boot id, which is near the beginning.
+/// The maximum number of bytes of a script that are searched for the boot id, which is near the beginning.
 const SCRIPT_HEAD_BYTES_MAX: u64 = 16 << 10;
 
 /// A transaction whose journal cannot be read.
@@ -24,16 +24,16 @@ const SCRIPT_HEAD_BYTES_MAX: u64 = 16 << 10;
 pub struct Unreadable {
     /// The transaction.
     pub name: TransactionName,
-    /// The fault in its journal.
+    /// The fault in the transaction's journal.
     pub error: JournalError,
-    /// The plan, if the first line is intact.
+    /// The plan, if the journal's first line is intact.
     plan: Option<Plan>,
     /// Whether the transaction is known to be from an earlier boot, or undone by its script.
     settled: bool,
 }
 
 impl Unreadable {
-    /// Collects the known facts about the transaction in this directory.
+    /// Collects what can still be learned about the transaction in this directory.
     pub(crate) fn of(name: TransactionName, directory: &Path, error: JournalError, boot_id: &str) -> Self {
         let begin = Transcript::head(directory);
         let boot = match &begin {
@@ -45,7 +45,7 @@ impl Unreadable {
         Self { name, error, plan: begin.map(|begin| begin.plan), settled }
     }
 
-    /// The transaction that a recording lists as unreadable.
+    /// Creates the value for a transaction that a recording lists as unreadable.
     pub(crate) fn recorded(recorded: &RecordedUnreadable) -> Self {
         let RecordedUnreadable { name, error, script, may_be_in_force } = recorded.clone();
         let error = JournalError::Recorded { words: error, script };
@@ -58,7 +58,7 @@ impl Unreadable {
         !self.settled
     }
 
-    /// The script that undoes it without netpolicy, if it exists.
+    /// Returns the script that undoes the transaction without netpolicy, if it exists.
     pub fn undo_script(&self) -> Option<&Path> {
         match &self.error {
             JournalError::Unread { script, .. } | JournalError::Recorded { script, .. } => script.as_deref(),
@@ -66,13 +66,14 @@ impl Unreadable {
         }
     }
 
-    /// The planned changes, as far as they are known.
+    /// Returns the planned changes; empty if the plan is unknown.
     pub(crate) fn changes(&self) -> impl Iterator<Item = &Change> {
         self.plan.iter().flat_map(Plan::changes)
     }
 
-    /// How the transaction may have changed a knob of this plan: `Some(Some(change))` if that is known,
-    /// `Some(None)` if any change is possible, and `None` if it shares no knob with the plan.
+    /// Returns how the transaction may have changed a knob of this plan: `Some(Some(change))` if the change
+    /// is known, `Some(None)` if any change is possible, and `None` if the transaction shares no knob with
+    /// the plan.
     pub(crate) fn touches(&self, plan: &Plan) -> Option<Option<Change>> {
         let Some(theirs) = &self.plan else { return Some(None) };
         let ours = |theirs: &&Change| plan.changes().any(|change| change.to().same_knob(theirs.to()));
@@ -80,7 +81,7 @@ impl Unreadable {
     }
 }
 
-/// The script of the transaction in this directory, if it is a regular file.
+/// Returns the undo script in this transaction's directory, if it is a regular file and not empty.
 pub(crate) fn whole_script(directory: &Path) -> Option<PathBuf> {
     let script = directory.join(UNDO_SCRIPT);
     let is_whole = script.symlink_metadata().is_ok_and(|script| script.is_file() && script.len() > 0);

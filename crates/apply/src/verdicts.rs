@@ -1,7 +1,7 @@
 //! Verdicts on a transaction, in a separate file next to its journal.
 //!
 //! Undo needs no verdicts, so they are not records of the journal. A version of netpolicy that does not know
-//! verdicts reads, keeps and undoes the transaction like any other, and a damaged file loses only the
+//! verdicts reads, keeps and undoes such a transaction like any other. Damage to the file loses only the
 //! verdicts.
 
 use std::fs::{self, OpenOptions};
@@ -19,13 +19,13 @@ use crate::regular;
 /// The file's name.
 const VERDICTS: &str = "verdicts.json";
 
-/// The file's temporary name until it is complete.
+/// The temporary name of the verdicts file, which it has until it is complete.
 const UNFINISHED: &str = ".verdicts.json";
 
 /// The maximum number of verdicts per transaction; the newest are kept.
 pub const VERDICTS_MAX: usize = 8;
 
-/// The maximum size of the file. Eight verdicts take about 20 KiB.
+/// The maximum size of the verdicts file. Eight verdicts take about 20 KiB.
 const BYTES_MAX: u64 = 256 << 10;
 
 #[derive(Deserialize)]
@@ -81,7 +81,7 @@ impl Verdicts {
         bytes == self.bytes
     }
 
-    /// Writes the verdicts, without the oldest if there are too many. A reader never sees an incomplete file.
+    /// Writes the newest verdicts, at most [`VERDICTS_MAX`]. A reader never sees an incomplete file.
     pub(crate) fn write(directory: &Path, verdicts: &[Judgement]) -> Result<(), JournalError> {
         let verdicts = &verdicts[verdicts.len().saturating_sub(VERDICTS_MAX)..];
         let (unfinished, path) = (directory.join(UNFINISHED), directory.join(VERDICTS));

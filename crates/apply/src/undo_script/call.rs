@@ -1,29 +1,29 @@
-//! One line of the script, and the shell functions that a line may need.
+//! A line of the script, and the shell functions that a line may need.
 
 use model::{DeviceId, NetnsId};
 
-/// A line of the script, and the functions that it calls.
+/// A line of the script, and the shell functions that it calls.
 pub(super) struct Call {
     pub(super) needs: Vec<Part>,
     pub(super) line: String,
 }
 
 impl Call {
-    /// A call in a network namespace. `of` is inserted between the description of the change and its two
-    /// values.
+    /// Creates a call that runs in a network namespace. `of` is inserted between the description of the
+    /// change and its two values.
     pub(super) fn in_netns(needs: &[Part], words: &Words, netns: NetnsId, function: &str, of: &str) -> Self {
         let Words { what, set, old } = words;
         let needs = [&[Part::Device, Part::Netns], needs].concat();
         Self { needs, line: format!("in_netns {netns} {function} {what} {of} {set} {old}") }
     }
 
-    /// A call that needs no particular namespace.
+    /// Creates a call that can run in any namespace.
     pub(super) fn anywhere(needs: &[Part], words: &Words, function: &str, of: &str) -> Self {
         let Words { what, set, old } = words;
         Self { needs: needs.to_vec(), line: format!("{function} {what} {of} {set} {old}") }
     }
 
-    /// A call of `function`, which writes a device's file in sysfs.
+    /// Creates a call of the shell function `device_file`, which writes a device's file in sysfs.
     pub(super) fn device_file(words: &Words, device: DeviceId, which: &str, file: &str) -> Self {
         let needs = [Part::File, Part::DeviceFile];
         Self::in_netns(&needs, words, device.netns, "device_file", &format!("{which} {file}"))
@@ -35,21 +35,21 @@ pub(super) struct Words {
     pub(super) what: String,
     /// The value that the transaction set.
     pub(super) set: String,
-    /// The value before it.
+    /// The value before the transaction.
     pub(super) old: String,
 }
 
-/// A text on one line: a newline in a name would end a comment.
+/// Puts a text on one line: a newline in a name would end a comment in the script.
 pub(super) fn one_line(text: &str) -> String {
     text.chars().map(|c| if model::is_misleading(c) { '?' } else { c }).collect()
 }
 
-/// A text as one shell word.
+/// Quotes a text as one shell word.
 pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", one_line(text).replace('\'', r"'\''"))
 }
 
-/// The functions that a script may need, in the order in which they are written.
+/// The shell functions that a script may need, in the order in which the script defines them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
     File,

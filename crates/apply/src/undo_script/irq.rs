@@ -1,4 +1,4 @@
-//! Interrupts: a file in `/proc/irq`, and irqbalance's socket.
+//! Interrupts: the script writes a file in `/proc/irq`, or uses irqbalance's socket.
 
 use model::{IrqKnob, IrqNumber};
 

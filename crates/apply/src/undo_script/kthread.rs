@@ -1,4 +1,5 @@
-//! Kernel threads of NAPIs: `taskset`, `chrt`, `renice` and `uclampset` on the current thread.
+//! Kernel threads of NAPIs: the script applies `taskset`, `chrt`, `renice` and `uclampset` to the current
+//! thread.
 
 use model::{KthreadKnob, RxQueue};
 

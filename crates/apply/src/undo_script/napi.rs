@@ -1,4 +1,4 @@
-//! NAPIs: netdev netlink for a single one, a file in sysfs for all NAPIs of a device.
+//! NAPIs: the script uses netdev netlink for a single NAPI, and a file in sysfs for all NAPIs of a device.
 
 use model::{NapiKnob, RxQueue};
 

@@ -1,4 +1,4 @@
-//! A NIC and its driver: `ethtool`, `ip link` and `tc`.
+//! NICs and their drivers: the script uses `ethtool`, `ip link` and `tc`.
 
 use model::{ChannelKind, DeviceId, NicKnob, RingKind};
 
@@ -40,7 +40,7 @@ pub(super) fn call(words: &Words, device: DeviceId, which: &str, knob: &NicKnob)
     }
 }
 
-/// A call for a knob that ethtool writes, with ethtool's name for it.
+/// Creates a call for a knob that ethtool sets; `kind` and `word` are ethtool's names.
 pub(super) fn by_ethtool(words: &Words, device: DeviceId, which: &str, kind: &str, word: &str) -> Call {
     let of = format!("{which} {kind} {}", quoted(word));
     Call::in_netns(&[Part::Nic, Part::Ethtool], words, device.netns, "by_ethtool", &of)

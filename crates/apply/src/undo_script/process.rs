@@ -1,4 +1,4 @@
-//! Settings of objects of processes: epolls, io_urings, sockets, threads, listeners.
+//! Settings of objects that belong to processes: epolls, io_urings, sockets, threads, listeners.
 
 use model::{EpollId, ProcessKnob, RingId, SocketId, ThreadId};
 

@@ -1,4 +1,4 @@
-//! Receive and transmit queues: `ethtool --per-queue`, and files in sysfs.
+//! Receive and transmit queues: the script uses `ethtool --per-queue`, and files in sysfs.
 
 use model::{DeviceId, RxQueue, RxQueueKnob, TxQueue, TxQueueKnob};
 

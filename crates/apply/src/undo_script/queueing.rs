@@ -2,9 +2,9 @@
 
 use model::qdisc::{Qdisc, QdiscOption, Qdiscs};
 
-/// The commands that set up qdiscs, without the device: `replace root fq limit 100`. An existing qdisc is
-/// deleted first, because otherwise a qdisc of the same kind would keep options that are not given. Empty for
-/// a configuration that cannot be recorded completely.
+/// Returns the arguments of the tc commands that set up qdiscs, without the device: `replace root fq limit
+/// 100`. Deletes an existing qdisc first, because a qdisc of the same kind would keep options that are not
+/// given. Empty for a configuration that cannot be recorded completely.
 pub(super) fn commands(qdiscs: &Qdiscs) -> Vec<String> {
     let del = || "del root".to_owned();
     match qdiscs {
@@ -34,7 +34,7 @@ fn words(qdisc: &Qdisc) -> String {
     words
 }
 
-/// An option with its unit, or the keyword that switches it.
+/// Formats an option with its unit, or as the keyword that switches it on or off.
 fn option_words(kind: model::QdiscKind, option: QdiscOption, value: u32) -> String {
     let switch = |on: &str, off: &str| if value != 0 { on } else { off }.to_owned();
     match option {
@@ -49,8 +49,8 @@ fn option_words(kind: model::QdiscKind, option: QdiscOption, value: u32) -> Stri
         QdiscOption::RefillDelay | QdiscOption::Horizon | QdiscOption::OffloadHorizon => {
             format!("{option} {value}us")
         }
-        // The kernel truncates these options to units of 1024 ns, and so reports slightly less. One
-        // microsecond more is truncated to the original value.
+        // The kernel truncates these options to units of 1024 ns, so the value that it reports is slightly
+        // too small. Adding one microsecond makes the kernel truncate to the original value.
         QdiscOption::Target | QdiscOption::Interval => format!("{option} {}us", u64::from(value) + 1),
         QdiscOption::CeThreshold if kind == model::QdiscKind::FqCodel => {
             format!("{option} {}us", u64::from(value) + 1)

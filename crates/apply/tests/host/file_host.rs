@@ -1,5 +1,4 @@
-//! A host whose settings are files, so that they outlive the program that sets them, like the kernel's
-//! settings.
+//! A host whose settings are files. Like the kernel's settings, they outlive the program that sets them.
 
 use std::fs;
 use std::io;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use apply::Knobs;
 use model::Setting;
 
-/// How long a write takes: long enough to be killed in it.
+/// The duration of a write: long enough for a kill to happen during it.
 const WRITE_TAKES: Duration = Duration::from_micros(300);
 
 pub(crate) struct FileHost {
@@ -29,7 +28,7 @@ impl FileHost {
         Self { directory: directory.to_owned() }
     }
 
-    /// All settings, by name.
+    /// Returns all settings, by name.
     pub(crate) fn settings(&self) -> io::Result<Vec<(String, String)>> {
         let mut all = Vec::new();
         for file in fs::read_dir(&self.directory)? {
@@ -48,7 +47,7 @@ impl FileHost {
         self.directory.join(name.replace(|c: char| !c.is_ascii_alphanumeric(), "-"))
     }
 
-    /// A setting has either its old or its new value, as in the kernel.
+    /// Replaces the file atomically: as in the kernel, a setting has either its old or its new value.
     fn put(&self, setting: &Setting) -> io::Result<()> {
         let file = self.file(setting);
         let new = file.with_extension("new");

@@ -1,4 +1,4 @@
-//! Tests that a program is killed with SIGKILL at any time, and another program restores the host.
+//! Kills a program with SIGKILL at any time, and tests that another program can restore the host.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,11 +17,11 @@ use model::{
 use crate::file_host::FileHost;
 use crate::test;
 
-/// The variable that passes the directory to the program that is to be killed.
+/// The environment variable that passes the directory to the program that is to be killed.
 pub(crate) const VICTIM: &str = "NETPOLICY_TEST_COMMITS_IN";
 
 const KILLS: u32 = 60;
-/// The maximum lifetime of a victim: about two of its rounds.
+/// The maximum lifetime of a program that is to be killed: about two iterations of its loop.
 const LIFE_MICROS_MAX: u64 = 40_000;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -63,7 +63,8 @@ pub(crate) fn journal(directory: &Path) -> Journal {
     Journal::new(directory.join("journal"), "this-boot")
 }
 
-/// The victim: commits, keeps and rolls back, then commits and drops the transaction, in an endless loop.
+/// Runs as the program that is to be killed: in an endless loop, commits, keeps and rolls back a transaction,
+/// then commits and drops another.
 pub(crate) fn commit_until_killed(directory: &Path) -> ! {
     let (journal, mut host) = (journal(directory), FileHost::open(&directory.join("host")));
     announce();
@@ -109,7 +110,7 @@ fn kill_many() -> Result<(), Failed> {
         assert!(standing.iter().all(|&s| s == Standing::RolledBack), "kill {kill}: {standing:?}");
     }
     fs::remove_dir_all(&base)?;
-    // If the kills missed the transactions, the test would prove nothing.
+    // If no kill hit a transaction in progress, the test would prove nothing.
     assert!(
         found_unfinished > 10 && found_changed > 10,
         "{found_unfinished} unfinished, {found_changed} changed"
@@ -117,8 +118,8 @@ fn kill_many() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The lifetime of a victim: spread over the whole range, the same in every run (Knuth's multiplicative
-/// hash).
+/// Returns the lifetime of a victim. The lifetimes are spread over the whole range and are the same in every
+/// test run (Knuth's multiplicative hash).
 pub(crate) fn life(kill: u32) -> Duration {
     Duration::from_micros((u64::from(kill.wrapping_mul(2_654_435_769)) * LIFE_MICROS_MAX) >> 32)
 }

@@ -1,6 +1,6 @@
 //! Tests that kill programs and run scripts: they check what other processes can do with a transaction.
 //!
-//! Each test names what it needs from the machine. On a machine that lacks it, the test is listed as ignored
+//! Each test states what it needs from the machine. If the machine lacks it, the test is listed as ignored,
 //! with the reason.
 
 mod file_host;

@@ -1,4 +1,4 @@
-//! Tests a program that owns its transactions until it exits, and other programs, both while it runs and
+//! Tests a program that owns its transactions until it exits: what other programs can do while it runs, and
 //! after it was killed.
 
 use std::fs;
@@ -14,7 +14,7 @@ use crate::file_host::FileHost;
 use crate::kill_nine::{announce, asked, journal, life, plan};
 use crate::test;
 
-/// The variable that passes the directory to the owner's process.
+/// The environment variable that passes the directory to the owner's process.
 pub(crate) const OWNER: &str = "NETPOLICY_TEST_OWNS_IN";
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -24,20 +24,20 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The variable that passes the directory to a successor's process.
+/// The environment variable that passes the directory to a successor's process.
 pub(crate) const SUCCESSOR: &str = "NETPOLICY_TEST_TAKES_OVER_IN";
 
 const SUCCESSORS: u32 = 40;
 
-/// A successor: rolls back abandoned transactions, including its own of the previous round, and commits, in
-/// an endless loop.
+/// Runs as a successor: in an endless loop, rolls back abandoned transactions, including its own of the
+/// previous iteration, and commits a new one.
 pub(crate) fn take_over_until_killed(directory: &Path) -> ! {
     let journal = journal(directory).owned_by_session(AtExit::RollBack).expect("owns");
     let mut host = FileHost::open(&directory.join("host"));
     announce();
     loop {
         for transaction in journal.abandoned().expect("reads") {
-            // Another process may have rolled it back first, here and below.
+            // Another process may have rolled the transaction back first, both here and below.
             let _done_already = journal.roll_back(transaction.name(), &mut host, asked().at);
         }
         if let Ok(held) = apply::commit(plan(), &mut host, &journal, &asked(), Allow::default()) {
@@ -54,7 +54,7 @@ fn taken_over() -> Result<(), Failed> {
     let journal = journal(&base);
     let (mut found, mut changed) = (0, 0);
     for kill in 0..SUCCESSORS {
-        // Two successors at a time; each pair finds the transactions that the previous pair left.
+        // Two successors run at the same time; each pair finds the transactions that the previous pair left.
         let mut both = Vec::new();
         for _ in 0..2 {
             let program =
@@ -86,7 +86,8 @@ fn taken_over() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The owner: commits and keeps twice, the second time on top of the first, and stays.
+/// Runs as the owner: commits and keeps two transactions, the second on top of the first, and then stays
+/// alive.
 pub(crate) fn own_until_killed(directory: &Path) -> ! {
     let journal = journal(directory).owned_by_session(AtExit::RollBack).expect("owns");
     let mut host = FileHost::open(&directory.join("host"));
@@ -100,7 +101,7 @@ pub(crate) fn own_until_killed(directory: &Path) -> ! {
     }
 }
 
-/// The first change of the plan in reverse, from its new value to its old one.
+/// Returns a plan that reverses the first change of `plan()`, from its new value to its old one.
 fn on_top() -> Plan {
     let plan = plan();
     let change = plan.changes().next().expect("a change");

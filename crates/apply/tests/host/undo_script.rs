@@ -1,4 +1,4 @@
-//! Runs the undo script in a real shell, on objects that the test has created.
+//! Runs the undo script in real shells, on objects that the test has created.
 
 mod stage;
 mod steering;
@@ -235,8 +235,8 @@ fn shellcheck_is_content() -> Result<(), Failed> {
             Setting::Host(HostKnob::Sysctl(Sysctl::NetdevBudget, 600)),
         ),
     ];
-    // Each script has the functions that it needs and no others, and the script of all changes has all of
-    // them.
+    // The script of each single change contains only the shell functions that it needs; the script of all
+    // changes contains all of them.
     for changes in every.iter().map(std::slice::from_ref).chain([every.as_slice()]) {
         let stage = Stage::new(changes)?;
         let output = Command::new("shellcheck").arg(stage.script()).output()?;
@@ -325,7 +325,7 @@ fn a_thread_goes_back() -> Result<(), Failed> {
     assert!(status == 0 && said.contains("left alone"), "{said}");
     assert_eq!(child.affinity()?, only(second).to_string());
 
-    // A tid may be reused; a different start time means a different thread.
+    // A tid may be reused; if the start time differs, it is another thread.
     drop(child);
     let (status, said) = stage.run(&["--by-hand"])?;
     assert!(status == 0 && said.contains("gone"), "{said}");
@@ -360,7 +360,7 @@ fn an_epoll_goes_back() -> Result<(), Failed> {
     );
     let there = Stage::new(&[change(was.clone(), is.clone())])?;
     let back = Stage::new(&[change(is, was)])?;
-    // Undoing a change makes the opposite change, so two scripts go back and forth.
+    // Undoing a change makes the opposite change, so two scripts can switch the setting back and forth.
     for language in ["perl", "python3"] {
         for (stage, value) in
             [(&back, "restored to 3/16/1"), (&there, "restored to 0/0/0"), (&there, "is 0/0/0 already")]
@@ -393,7 +393,8 @@ fn a_ring_goes_back() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The script writes and reads the options from another process. Without BPF it cannot read the budget.
+/// The script writes and reads the socket's options from another process. Without BPF, it cannot read the
+/// busy-poll budget.
 fn a_socket_goes_back() -> Result<(), Failed> {
     let child = Child::python(SOCKET)?;
     let said = child.said();
@@ -417,7 +418,7 @@ fn a_socket_goes_back() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A program with a socket.
+/// A Python program that opens a socket.
 const SOCKET: &str = "
 import os, socket, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -425,7 +426,7 @@ print(s.fileno(), os.fstat(s.fileno()).st_ino, flush=True)
 time.sleep(600)
 ";
 
-/// A program with an io_uring.
+/// A Python program that creates an io_uring.
 const RING: &str = "
 import ctypes, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -435,7 +436,7 @@ time.sleep(600)
 ";
 
 fn a_device_goes_back() -> Result<(), Failed> {
-    // A namespace that lives as long as the child, with its own device.
+    // The child has its own network namespace with a device, which disappears when the child exits.
     let child = Child::run(
         "unshare",
         &[
@@ -515,7 +516,7 @@ fn a_device_goes_back() -> Result<(), Failed> {
 
 fn a_napi_goes_back() -> Result<(), Failed> {
     let own: u64 = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net")?);
-    // The loopback device is real; its NAPI exists only in the fake `ynl`.
+    // The device is the real loopback device; its NAPI exists only in the fake `ynl`.
     let device = DeviceId { netns: NetnsId(own), ifindex: IfIndex(1), name: Label::new("lo") };
     let queue = RxQueue { device, index: QueueIndex(2) };
     let changes = [
@@ -557,7 +558,7 @@ fn a_napi_goes_back() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The fake `ynl` reports a process of the test as the NAPI's thread; the tools are real.
+/// The fake `ynl` reports one of the test's child processes as the NAPI's thread; all other tools are real.
 fn a_kernel_thread_goes_back() -> Result<(), Failed> {
     let own: u64 = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net")?);
     let device = DeviceId { netns: NetnsId(own), ifindex: IfIndex(1), name: Label::new("lo") };
@@ -601,21 +602,21 @@ fn a_kernel_thread_goes_back() -> Result<(), Failed> {
         "{said}"
     );
 
-    // A NAPI without a thread has nothing to restore.
+    // If a NAPI has no thread, there is nothing to restore.
     std::fs::write(stage.directory().join("napi.json"), r#"{"id": 517}"#)?;
     let (status, said) = stage.run_with(&["--by-hand"], &[("YNL", "ynl")])?;
     assert!(status == 0 && said.matches("gone").count() == 2, "{said}");
     Ok(())
 }
 
-/// A field of a process's stat file, by its number in proc_pid_stat(5), from 3 on.
+/// Returns a field of a process's stat file, by its number in proc_pid_stat(5), which must be at least 3.
 fn field_of_stat(child: &Child, number: usize) -> Result<String, Failed> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.process()?.pid))?;
     let fields = stat.rsplit_once(") ").ok_or("no name")?.1;
     Ok(fields.split(' ').nth(number - 3).ok_or("no such field")?.to_owned())
 }
 
-/// A fake of the kernel's `ynl` with the same arguments and output; the NAPI is a file.
+/// A fake of the kernel's `ynl` tool with the same arguments and output. It keeps the NAPI in a file.
 const YNL: &str = r#"#!/usr/bin/env python3
 import json, os, sys
 a = sys.argv[1:]

@@ -1,5 +1,5 @@
-//! Tests a daemon's journal: one daemon at a time, many small transactions, and a transaction that replaces
-//! them.
+//! Tests a daemon's journal: only one daemon at a time, many small transactions, and the transaction that
+//! replaces them.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ fn host_of(queues: u32) -> FaultyHost {
     FaultyHost::new(&host_for(&Plan { steps }))
 }
 
-/// Commits and keeps in this journal.
+/// Commits a plan in this journal, and keeps it.
 fn keep(journal: &Journal, plan: Plan, host: &mut FaultyHost) -> TransactionName {
     let held = apply::commit(plan, host, journal, &asked(), apply::Allow::default()).expect("commits");
     let name = held.transaction().expect("a transaction");
@@ -123,7 +123,8 @@ fn a_commit_is_refused_when_what_it_relies_on_was_rolled_back() {
     keep(&daemon, one(gro(0, 0, 10)), &mut host);
 }
 
-/// A kill between the rename and the last removal leaves old transactions next to the new one.
+/// If the daemon is killed between the rename and the last removal, old transactions remain next to the new
+/// one.
 #[test]
 fn old_ones_that_a_kill_left_beside_the_new_one_count_no_more_and_are_swept() {
     let (scene, mut host) = (Scene::new(), host_of(2));
@@ -218,8 +219,8 @@ fn what_another_command_has_built_upon_a_daemons_is_not_undone_beneath_it() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// After any sequence of commits, folds and foreign writes, one rollback of everything restores the
-    /// original host, if the last value is the daemon's.
+    /// After any sequence of commits, folds and foreign writes, rolling back everything restores the original
+    /// host, provided that the last value is the daemon's.
     #[test]
     fn whatever_was_repaired_one_rollback_leads_back_to_the_first_value(
         acts in proptest::collection::vec((0_u32..3, 0_u64..4, proptest::option::of(4_u64..9), any::<bool>()), 1..24),
@@ -230,7 +231,7 @@ proptest! {
         let before = host.settings.clone();
         for (queue, to, drift, fold) in acts {
             let value = &mut values[queue as usize];
-            // The daemon repairs only what it has set.
+            // The daemon repairs only settings that it has changed.
             if let Some(drift) = drift.filter(|_| *value != 0) {
                 host.set(gro(queue, *value, drift).to());
                 *value = drift;
@@ -254,7 +255,8 @@ proptest! {
     }
 
     /// After any sequence of commits and folds, rolling back everything that is left restores the original
-    /// host, and there are never more transactions than commits since the last fold, plus one.
+    /// host. At any time, the number of transactions is at most one plus the number of commits since the last
+    /// fold.
     #[test]
     fn folding_at_any_time_does_not_change_the_result_of_a_rollback(
         acts in proptest::collection::vec((0_u32..3, 0_u64..4, any::<bool>()), 1..24),

@@ -86,7 +86,7 @@ fn of_a_confirmation_and_a_guard_at_the_same_time_exactly_one_decides() {
         let (confirmed, expiry) = std::thread::scope(|scope| {
             let confirming = scope.spawn(|| {
                 barrier.wait();
-                // The operator's clock was read just before the deadline, the guard's just after.
+                // The operator's clock was read just before the deadline, and the guard's just after it.
                 journal.confirm(name, second(59))
             });
             barrier.wait();
@@ -115,7 +115,7 @@ fn a_trial_whose_program_is_killed_half_way_expires_too() {
     let held = apply::commit(plan, &mut host, &scene.journal, &asked, Allow::default()).expect("commits");
     let name = held.transaction().expect("a transaction");
     held.keep().expect("keeps");
-    // Restore the state of a program that was killed before it recorded its decision.
+    // Truncate the journal to what a program leaves that was killed before it recorded its decision.
     let file = scene.journal.transaction(name).expect("reads").directory().join("journal.jsonl");
     let journal = std::fs::read(&file).expect("reads");
     std::fs::write(&file, &journal[..journal.len() - 1]).expect("writes");

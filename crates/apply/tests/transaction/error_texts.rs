@@ -7,8 +7,8 @@ use model::{IrqKnob, IrqNumber, Plan, Setting, Step};
 use crate::faulty_host::{Fault, FaultyHost, nudged};
 use crate::scene::{Scene, change, cpus, gro, host_for, latency_plan, second};
 
-/// The error message of a commit on a host with these faults, without directories and pids, which differ
-/// between runs.
+/// Returns the error message of a commit on a host with these faults. Directories and pids are removed,
+/// because they differ between runs.
 fn says(plan: Plan, faults: impl IntoIterator<Item = Fault>) -> String {
     let scene = Scene::new();
     let mut host = FaultyHost::new(&host_for(&plan));
@@ -49,7 +49,7 @@ fn a_value_set_by_another_program_before_and_during() {
     let plan = latency_plan();
     let early = Fault::ForeignBeforeRead(0, nudged(plan.steps[1].changes()[1].to()));
     assert_snapshot!("a_value_set_by_another_program_before", says(plan.clone(), [early]));
-    // Read 7 is before the second step, read 9 before the third.
+    // Read 7 precedes the second step, and read 9 the third.
     let late = Fault::ForeignBeforeRead(9, nudged(plan.steps[1].changes()[1].to()));
     assert_snapshot!("a_value_set_by_another_program_during", says(plan, [late, Fault::RefuseWrite(3)]));
 }

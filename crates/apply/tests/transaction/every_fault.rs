@@ -1,4 +1,4 @@
-//! Tests that the host is restored if any step of a commit fails in any way.
+//! Tests that the host is restored, whichever step of a commit fails and however it fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,14 +8,14 @@ use model::{Change, IrqKnob, Plan, Setting, Step};
 use crate::faulty_host::{Fault, FaultyHost, nudged};
 use crate::scene::{Scene, asked, gro, host_after, host_for, latency_plan, second};
 
-/// The number of reads and writes of a fault-free commit.
+/// Returns the number of reads and of writes in a fault-free commit.
 fn reads_and_writes(plan: &Plan) -> (usize, usize) {
     let mut host = FaultyHost::new(&host_for(plan));
     Scene::new().keep(plan.clone(), &mut host);
     (host.reads, host.writes)
 }
 
-/// The settings whose values differ from the plan.
+/// Returns the settings in `before` that have a different value in `after`.
 fn differing(before: &[Setting], after: &[Setting]) -> Vec<Setting> {
     before.iter().filter(|&was| !after.contains(was)).cloned().collect()
 }
@@ -39,8 +39,8 @@ fn a_commit_on_a_device_that_is_reset_on_the_way_is_in_force_or_fails() {
         let mut host = FaultyHost::new(&before).with(reset);
         let outcome = scene.commit(plan.clone(), &mut host).map(|held| held.keep().expect("keeps"));
         match outcome {
-            // A reset during the final check may come after the affected object was read; then it goes
-            // unnoticed.
+            // A reset during the final check may follow the read of the affected object; the commit then does
+            // not notice it.
             Ok(()) if n < reads - plan.steps.len() => {
                 assert_eq!(host.settings, host_after(&plan, &before), "read {n}, {}", step.object());
             }
@@ -80,7 +80,8 @@ fn a_commit_failing_at_any_step_in_any_way_leaves_the_host_as_it_was() {
         let mut host = FaultyHost::new(&before).with(fault.clone());
         let error = scene.commit(plan.clone(), &mut host).expect_err("fails");
         assert_eq!(host.settings, before, "{fault:?}");
-        // A rejected write changed no setting; the journal and the undo agree.
+        // A rejected write changes no setting. The transaction's standing in the journal must match the
+        // result of the undo.
         let wrote = host.writes > 0 && !matches!(fault, Fault::RefuseWrite(0));
         let expected = if wrote { UndoState::Restored } else { UndoState::Unchanged };
         assert_eq!(error.host, expected, "{fault:?}");
@@ -120,7 +121,7 @@ fn an_undo_that_cannot_finish_names_every_setting_left_wrong() {
         }
         assert_eq!(matches!(error.host, UndoState::NotRestored(_)), !named.is_empty(), "{fault:?}");
 
-        // When the host works again, the rest is restored from the journal.
+        // Once the host works again, the journal restores the rest.
         let mut host = host.healed();
         for transaction in scene.journal.history().expect("reads").transactions {
             let expected = if named.is_empty() { Standing::RolledBack } else { Standing::RollbackIncomplete };
@@ -217,7 +218,8 @@ fn what_another_program_sets_meanwhile_is_never_overwritten_unless_the_step_was_
                         error.undone.left_alone().map(|(c, found)| (c.clone(), found.clone())).collect()
                     }
                 };
-                // The order of reads: all steps once, then each step before and after its write.
+                // The order of reads: first one per step, then one before and one after the write of each
+                // step.
                 let under_way = n == plan.steps.len() + 2 * index + 1;
                 let mut expected = FaultyHost::new(&before);
                 if !under_way {
@@ -332,7 +334,7 @@ fn an_empty_plan_touches_neither_host_nor_journal() {
 #[test]
 fn a_plan_that_cannot_be_journalled_changes_nothing() {
     let (scene, plan) = (Scene::new(), latency_plan());
-    // A file exists in place of the journal's directory.
+    // Create a file where the journal's directory should be.
     std::fs::create_dir_all(scene.journal.directory().parent().expect("a parent")).expect("creates");
     std::fs::write(scene.journal.directory(), "").expect("writes");
     let before = host_for(&plan);
@@ -348,7 +350,7 @@ fn a_step_that_the_kernel_takes_only_in_parts_goes_back_in_parts() {
     let before = host_for(&plan);
     let mut host = FaultyHost::new(&before);
     let name = scene.keep(plan, &mut host);
-    // The second write of the undo is the first one to the queues, three settings in one call.
+    // The undo's second write is the first one to the queues; it writes three settings in one call.
     let mut host = host.healed().with(Fault::RefuseWrite(2));
     scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
     assert_eq!(host.settings, before);
@@ -358,7 +360,8 @@ fn a_step_that_the_kernel_takes_only_in_parts_goes_back_in_parts() {
 fn a_setting_that_an_undo_left_with_a_third_value_is_put_back_by_the_next() {
     let plan = latency_plan();
     let before = host_for(&plan);
-    // The undo's write is rounded; then the rounded value is read back, or cannot be read.
+    // The host rounds the value that the undo writes; afterwards the rounded value is read back, or cannot be
+    // read.
     for unseen in [None, Some(Fault::RefuseRead(1))] {
         let scene = Scene::new();
         let mut host = FaultyHost::new(&before);
@@ -366,7 +369,7 @@ fn a_setting_that_an_undo_left_with_a_third_value_is_put_back_by_the_next() {
         let mut host = host.healed().with(Fault::Round(0));
         host.faults.extend(unseen);
         assert!(scene.journal.roll_back(name, &mut host, second(1)).is_err());
-        // A second undo that cannot even read leaves the journal complete.
+        // A second undo, which cannot read any setting, must leave the journal complete.
         let mut host = host.healed().with(Fault::RefuseReadsFrom(0));
         assert!(scene.journal.roll_back(name, &mut host, second(2)).is_err());
         let mut host = host.healed();

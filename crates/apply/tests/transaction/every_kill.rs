@@ -1,4 +1,4 @@
-//! Tests that a program is killed at every byte of its journal, and another program restores the host.
+//! Tests that another program can restore the host if a program is killed at any byte of its journal.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use model::{Plan, Setting};
 use crate::faulty_host::{Fault, FaultyHost, Timeline, journal_file};
 use crate::scene::{Scene, gro, host_for, latency_plan, second};
 
-/// A completed run: its whole journal, and the states of the host during it.
+/// A completed run: the whole journal, and the states of the host as the journal grew.
 struct Run {
     scene: Scene,
     name: TransactionName,
@@ -28,7 +28,8 @@ fn run(plan: &Plan, fault: Option<Fault>, decide: impl FnOnce(&Scene, &mut Fault
 }
 
 impl Run {
-    /// Kills the run at every byte of its journal, and rolls back. Returns the number of different states.
+    /// Truncates the journal at every byte, as a kill would, and rolls back. Returns the number of distinct
+    /// host states.
     fn kill_everywhere(&self, before: &[Setting]) -> usize {
         let first_line = self.journal.iter().position(|&b| b == b'\n').expect("a first line") + 1;
         let mut ends = 0;
@@ -50,7 +51,7 @@ impl Run {
         fs::write(file, &self.journal[..length]).expect("writes");
     }
 
-    /// The ends of the lines.
+    /// Returns the offset after each line of the journal.
     fn ends_of_lines(&self) -> Vec<usize> {
         self.journal.iter().zip(1..).filter(|(byte, _)| **byte == b'\n').map(|(_, end)| end).collect()
     }
@@ -118,7 +119,8 @@ fn killed_anywhere_while_a_knob_is_changed_twice_the_host_goes_back() {
 
 #[test]
 fn killed_again_anywhere_while_rolling_back_after_a_kill_the_host_goes_back() {
-    // One step has one setting and the other has several, which covers all places where a kill can happen.
+    // The plan has one step with a single setting and one with several, which covers all places at which a
+    // kill can happen.
     let plan = Plan { steps: vec![latency_plan().steps[0].clone(), latency_plan().steps[1].clone()] };
     let before = host_for(&plan);
     let first = run(&plan, None, |scene, host| {
@@ -185,7 +187,7 @@ fn a_change_in_force_that_a_cut_journal_does_not_record_is_reported_and_left() {
     assert!(undone.to_string().contains("the journal does not record this write"), "{undone}");
     assert!(undo_script.is_file());
 
-    // After the script has restored it, there is nothing left to report.
+    // If the script has already restored this change, there is nothing left to report.
     let mut host = FaultyHost::new(&before);
     let undone = whole.scene.journal.roll_back(whole.name, &mut host, second(10)).expect("rolls back");
     assert_eq!((undone.changes.len(), host.writes), (0, 0));
@@ -232,14 +234,14 @@ fn a_damaged_line_in_the_middle_is_an_error_that_names_file_and_line() {
             },
             other => panic!("{other:?}"),
         }
-        // A missing line counts as damage, too.
+        // A missing line must count as damage, too.
         let missing = [&whole.journal[..start], &whole.journal[end..]].concat();
         fs::write(&file, &missing).expect("writes");
         let read = whole.scene.journal.transaction(whole.name);
         let last = end == whole.journal.len();
         assert_eq!(matches!(read, Err(JournalError::Unread { .. })), !last, "line {}", line + 2);
     }
-    // One damaged journal does not hide the others.
+    // A damaged journal does not hide the other transactions.
     let history = whole.scene.journal.history().expect("reads");
     assert_eq!(history.transactions.len() + history.unreadable.len(), 1);
 }

@@ -22,21 +22,21 @@ pub(crate) enum Fault {
     RefuseReadsFrom(usize),
     /// Write N fails, and nothing is written.
     RefuseWrite(usize),
-    /// Write N and all later ones fail.
+    /// Write N and all later ones fail, and nothing is written.
     RefuseWritesFrom(usize),
     /// Write N takes effect, but is reported as failed.
     LoseAck(usize),
-    /// Only the first setting of this write takes effect, and the write is reported as failed.
+    /// Only the first setting of write N takes effect, and the write is reported as failed.
     WriteFirstOnly(usize),
     /// Write N is reported as successful, but sets other values.
     Round(usize),
-    /// The object disappears before this read.
+    /// The object disappears before read N.
     VanishBeforeRead(usize),
-    /// The object disappears before this write.
+    /// The object disappears before write N.
     VanishBeforeWrite(usize),
-    /// Another program writes this setting before this read.
+    /// Another program writes this setting before read N.
     ForeignBeforeRead(usize, Setting),
-    /// Write N panics, with nothing written.
+    /// Write N panics before anything is written.
     PanicInWrite(usize),
 }
 
@@ -49,20 +49,20 @@ pub(crate) struct FaultyHost {
     pub(crate) reads: usize,
     /// The number of writes so far.
     pub(crate) writes: usize,
-    /// The holders of its device's queues.
+    /// The holders of the queues of the host's device.
     pub(crate) holders: Vec<QueueHolder>,
-    /// The cookies of its objects.
+    /// The cookies of the host's objects.
     pub(crate) object_cookies: ObjectCookies,
-    /// The cookies of the last `recall`.
+    /// The cookies that the last call of `recall` set.
     pub(crate) recalled: ObjectCookies,
-    /// The host's states while the journal grew, if a test records them.
+    /// The host's states as the journal grew, if the test records them.
     pub(crate) timeline: Option<Timeline>,
 }
 
-/// The states of a host, by the length of the journal at the time.
+/// The states of a host, each with the length of the journal at that time.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
-    /// The directory of the watched journal.
+    /// The directory of the journal whose length is recorded.
     pub(crate) journal_directory: PathBuf,
     /// The states, each with the journal length from which it applies.
     pub(crate) states: Vec<(u64, Vec<Setting>)>,
@@ -94,7 +94,7 @@ impl FaultyHost {
         self
     }
 
-    /// The host without faults.
+    /// Returns a host with the same settings and no faults.
     pub(crate) fn healed(&self) -> Self {
         Self::new(&self.settings)
     }
@@ -215,7 +215,7 @@ impl Knobs for FaultyHost {
     }
 }
 
-/// A setting of the same knob with a value that no test plans.
+/// Returns a setting of the same knob with a value that no test plans to set.
 pub(crate) fn nudged(setting: &Setting) -> Setting {
     let mut setting = setting.clone();
     match &mut setting {
@@ -305,7 +305,7 @@ impl Timeline {
         self.states.push((length, settings.to_vec()));
     }
 
-    /// The possible states of the host when the journal had this length.
+    /// Returns the states that the host may have had when the journal had this length.
     pub(crate) fn states_at(&self, length: u64) -> impl Iterator<Item = &[Setting]> {
         let until = self.states.iter().skip(1).map(|(from, _)| *from).chain([u64::MAX]);
         self.states
@@ -316,7 +316,7 @@ impl Timeline {
     }
 }
 
-/// The journal file of the only transaction.
+/// Returns the journal file of the only transaction in this directory.
 pub(crate) fn journal_file(directory: &std::path::Path) -> Option<PathBuf> {
     let entries = fs::read_dir(directory).ok()?;
     entries.filter_map(|e| Some(e.ok()?.path().join("journal.jsonl"))).find(|journal| journal.exists())

@@ -16,7 +16,7 @@ enum Failed {
     Keep(KeepError),
 }
 
-/// Commits and keeps a plan, with a command so long that the journal has room for only this many lines.
+/// Commits and keeps a plan whose command is so long that the journal has room for only this many lines.
 fn with_room_for(lines: usize) -> (Result<(), Failed>, Vec<Setting>) {
     let mut host = FaultyHost::new(&host_for(&plan()));
     let scene = Scene::new();
@@ -33,7 +33,7 @@ fn with_room_for(lines: usize) -> (Result<(), Failed>, Vec<Setting>) {
         Err(error) => Err(Failed::Commit(*error.fault, error.host)),
     };
     let left = host.settings.clone();
-    // A transaction that was undone but could not be recorded must not block the next one.
+    // A transaction that was undone but whose undo could not be recorded must not block the next one.
     if outcome.is_err() {
         scene.keep(plan(), &mut host);
     }
@@ -43,12 +43,12 @@ fn with_room_for(lines: usize) -> (Result<(), Failed>, Vec<Setting>) {
 #[test]
 fn a_journal_that_is_full_at_any_line_lets_nothing_stay() {
     let before = host_for(&plan());
-    // The journal has the begin, two steps of two lines each, and the decision.
+    // A complete journal has six lines: the begin record, two lines for each of two steps, and the decision.
     for lines in 0..6 {
         let (outcome, settings) = with_room_for(lines);
         assert_eq!(settings, before, "room for {lines} lines");
         match (lines, outcome.expect_err("the journal has no room")) {
-            // Either nothing is on disk, or the first step was not recorded: no setting was written.
+            // No setting was written: either no line is on disk, or the first step could not be recorded.
             (0 | 1, Failed::Commit(CommitFault::Journal(JournalError::TooLong { .. }), host)) => {
                 assert_eq!(host, UndoState::Unchanged);
             }

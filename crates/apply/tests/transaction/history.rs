@@ -1,4 +1,4 @@
-//! Tests several transactions on one host: which of them owns a knob, and which process may write.
+//! Tests several transactions on one host: which transaction owns a knob, and which process may write.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
@@ -22,7 +22,8 @@ fn standings(journal: &Journal) -> Vec<Standing> {
     journal.history().expect("reads").transactions.iter().map(apply::Transaction::standing).collect()
 }
 
-/// Three transactions: the second continues where the first ended, the third changes another queue.
+/// Commits three transactions: the second one continues from the first one's value, and the third one changes
+/// another queue.
 pub(crate) fn three(scene: &Scene, host: &mut FaultyHost) -> [TransactionName; 3] {
     [one(gro(0, 0, 10)), one(gro(0, 10, 20)), one(gro(1, 0, 30))].map(|plan| scene.keep(plan, host))
 }
@@ -93,7 +94,7 @@ fn after_a_reboot_there_is_nothing_to_undo() {
     let (scene, plan) = (Scene::new(), latency_plan());
     let mut host = FaultyHost::new(&host_for(&plan));
     let name = scene.keep(plan.clone(), &mut host);
-    // Another program has set the same values again since the boot: they do not belong to netpolicy.
+    // Since the reboot, another program has set the same values again, so they do not belong to netpolicy.
     let (journal, settings) = (scene.after_reboot(), host.settings.clone());
     assert_eq!(standings(&journal), [Standing::Rebooted]);
     assert!(matches!(
@@ -157,7 +158,7 @@ fn a_knob_of_a_transaction_that_was_killed_half_way_is_not_changed_until_that_is
         matches!(&*error.fault, CommitFault::Undecided { name: n, standing: Standing::Unfinished, .. } if *n == name),
         "{error}"
     );
-    // Other knobs are not blocked.
+    // An unfinished transaction does not block other knobs.
     scene.commit(one(gro(1, 0, 10)), &mut host).expect("commits").keep().expect("keeps");
     scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
     scene.commit(one(gro(0, 0, 20)), &mut host).expect("commits").keep().expect("keeps");
@@ -203,7 +204,7 @@ fn only_its_owner_may_look_into_the_journal() {
 fn a_lock_file_that_cannot_be_written_is_a_lock_all_the_same() {
     let (scene, mut host) = (Scene::new(), host_of_three());
     let name = scene.keep(one(gro(0, 0, 10)), &mut host);
-    // Every write to this journal fails, as on a full disk.
+    // Every write to this lock file fails, as on a full disk.
     let sealed = memfd_create("lock", MemfdFlags::ALLOW_SEALING).expect("a file in memory");
     fcntl_add_seals(&sealed, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK).expect("seals");
     let lock = scene.journal.directory().join("lock");
@@ -212,7 +213,7 @@ fn a_lock_file_that_cannot_be_written_is_a_lock_all_the_same() {
     scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
 }
 
-/// Replaces the contents of a file.
+/// Replaces a file by an object of the given kind.
 pub(crate) fn replaced(file: &Path, by: &str) {
     let _not_there = std::fs::remove_file(file).or_else(|_| std::fs::remove_dir(file));
     match by {

@@ -1,4 +1,4 @@
-//! Tests every kind of queue holder with every change that would take the queue from it.
+//! Tests each kind of queue holder with each change that would take the queue from its holder.
 
 use apply::{Allow, CommitFault, Fate, RollBackError, TransactionName, UndoState};
 use model::host::{Confidence, HolderKind, HolderProcess, QueueHolder};
@@ -11,7 +11,7 @@ use model::{
 use crate::faulty_host::FaultyHost;
 use crate::scene::{Scene, asked, change, process, queue, second};
 
-/// The queue that is held in these tests.
+/// The queue that has a holder in these tests.
 const HELD: QueueIndex = QueueIndex(1);
 
 const EVERYTHING: Allow = Allow { irreversible: true, disruptive: true };
@@ -44,7 +44,7 @@ fn flow() -> FlowMatch {
     FlowMatch::Ip4(IpFlow { destination_port: Some(11_211), ..IpFlow::all(Transport::Tcp) })
 }
 
-/// Every change that takes queue 1 of the device from its holder.
+/// Returns every change that takes queue 1 of the device from its holder.
 fn taking() -> Vec<Change> {
     let mut found = Vec::new();
     for kind in [ChannelKind::Combined, ChannelKind::Rx, ChannelKind::Tx] {
@@ -59,7 +59,7 @@ fn taking() -> Vec<Change> {
     }
     let flag = FlagName::new("legacy-rx").expect("a name");
     found.push(nic(NicKnob::PrivateFlag(flag, false), NicKnob::PrivateFlag(flag, true)));
-    // Both directions: the queue's packets are steered away, or other packets are steered to it.
+    // Test both directions: steering the queue's packets away, and steering other packets to the queue.
     found.push(nic(NicKnob::RssTable(vec![0, 1, 2, 3]), NicKnob::RssTable(vec![0, 0, 2, 3])));
     found.push(nic(NicKnob::RssTable(vec![0, 0, 2, 3]), NicKnob::RssTable(vec![0, 1, 2, 3])));
     let span = QueueSpan { first: 1, count: 2 };
@@ -75,7 +75,7 @@ fn taking() -> Vec<Change> {
     found
 }
 
-/// Changes of the same device that leave the queue alone.
+/// Returns changes of the same device that do not affect the held queue.
 fn leaving() -> Vec<Change> {
     let other = QueueSpan { first: 2, count: 2 };
     vec![

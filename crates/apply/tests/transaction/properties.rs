@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use crate::faulty_host::{Fault, FaultyHost};
 use crate::scene::{Scene, asked, change, cpus, epoll, host_after, process, queue, second, thread};
 
-/// Every kind of knob, on a few objects each, with values derived from these numbers: always the same knobs
-/// in the same order.
+/// Returns settings of every kind of knob, on a few objects each, with values derived from these numbers. The
+/// knobs and their order are always the same.
 fn settings(numbers: &[u32; 19]) -> Vec<Setting> {
     let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(3), name: Label::new("eth1") };
     let ring = RingId { process: process(), fd: Fd(9) };
@@ -55,7 +55,8 @@ fn settings(numbers: &[u32; 19]) -> Vec<Setting> {
     ]
 }
 
-/// The plan from one host state to another, as a planner would make it: the differences, by object.
+/// Returns the plan that leads from one host state to another, as a planner would make it: the differences,
+/// grouped by object.
 fn diff(from: &[Setting], to: &[Setting]) -> Plan {
     let mut steps: Vec<(Object, Vec<Change>)> = Vec::new();
     for (from, to) in from.iter().zip(to).filter(|(from, to)| from != to) {
@@ -81,7 +82,7 @@ fn hosts() -> impl Strategy<Value = (Vec<Setting>, Plan)> {
     })
 }
 
-/// A fault after which everything can still be restored.
+/// Generates a fault after which everything can still be restored.
 fn fault() -> impl Strategy<Value = Fault> {
     prop_oneof![
         (0_usize..24).prop_map(Fault::RefuseWrite),
@@ -112,13 +113,13 @@ proptest! {
         let scene = Scene::new();
         let mut host = FaultyHost::new(&before);
         host.faults.clone_from(&faults);
-        // Faults that did not occur in the commit occur in the rollback.
+        // Faults that do not occur during the commit occur during the rollback.
         let outcome = match scene.commit(plan.clone(), &mut host) {
             Ok(held) => held.roll_back().map_or_else(|_| "incomplete", |_| "restored"),
             Err(error) => if matches!(error.host, UndoState::NotRestored(_)) { "incomplete" } else { "restored" },
         };
         prop_assert!(outcome == "incomplete" || host.settings == before);
-        // Retry the rest on a host with other faults, and then on a host without faults.
+        // Roll back the rest on a host with other faults, and then on a host without faults.
         for faults in [later_faults, Vec::new()] {
             host = host.healed();
             host.faults = faults;
@@ -139,7 +140,7 @@ proptest! {
         let mut host = FaultyHost::new(&before);
         scene.keep(plan.clone(), &mut host);
         let (after, writes) = (host.settings.clone(), host.writes);
-        // A plan for the host's current state is empty; the old plan is refused.
+        // A plan computed from the current state is empty; the old plan is refused.
         let held = scene.commit(diff(&after, &host_after(&plan, &before)), &mut host).expect("commits");
         prop_assert_eq!(held.transaction(), None);
         held.keep().expect("keeps");

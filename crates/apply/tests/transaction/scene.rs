@@ -1,4 +1,4 @@
-//! A host, a plan for it, and a journal that is removed with the test.
+//! A fake host, a plan for it, and a journal that is removed at the end of the test.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::faulty_host::{FaultyHost, HostError};
 
-/// A journal in its own directory.
+/// A journal in a temporary directory.
 #[derive(Debug)]
 pub(crate) struct Scene {
     pub(crate) journal: Journal,
@@ -22,7 +22,7 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) fn new() -> Self {
-        // In memory if possible: thousands of transactions would wait for the disk.
+        // Use a directory in memory if possible: on a disk, thousands of transactions would each wait for it.
         let base = [Path::new("/dev/shm"), Path::new(env!("CARGO_TARGET_TMPDIR"))];
         let base = base.into_iter().find(|d| d.is_dir()).expect("a directory for the scene");
         let directory = TempDir::with_prefix_in("netpolicy-apply-", base).expect("a directory");
@@ -30,7 +30,7 @@ impl Scene {
         Self { journal: journal.waiting(Duration::from_millis(60)), _directory: directory }
     }
 
-    /// The scene with the same directory after a reboot.
+    /// Returns the journal in the same directory, as seen after a reboot.
     pub(crate) fn after_reboot(&self) -> Journal {
         Journal::new(self.journal.directory(), "next-boot")
     }
@@ -52,7 +52,7 @@ impl Scene {
     }
 }
 
-/// A point in time, this many seconds into the scene.
+/// Returns the moment this many seconds after the start of the test.
 pub(crate) fn second(second: u64) -> Moment {
     let unix_micros = 1_795_233_900_123_456 + second * 1_000_000;
     Moment { unix_micros, since_boot: Nanoseconds((1_000 + second) * 1_000_000_000) }
@@ -113,7 +113,8 @@ fn queue_step(index: u32) -> Step {
     ])
 }
 
-/// A small version of `latency` for memcached: two queues, one epoll, one thread and one interrupt.
+/// Returns a small version of the `latency` plan for memcached: two queues, one epoll, one thread and one
+/// interrupt.
 pub(crate) fn latency_plan() -> Plan {
     let wanted =
         EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
@@ -138,7 +139,7 @@ pub(crate) fn latency_plan() -> Plan {
     }
 }
 
-/// A host as a plan expects it, with one more queue that is not in the plan.
+/// Returns the host settings that a plan expects, and one queue that is not in the plan.
 pub(crate) fn host_for(plan: &Plan) -> Vec<Setting> {
     let mut settings = vec![Setting::Napi(queue(9), NapiKnob::GroFlushTimeout(Nanoseconds(5)))];
     for change in plan.changes() {
@@ -149,7 +150,7 @@ pub(crate) fn host_for(plan: &Plan) -> Vec<Setting> {
     settings
 }
 
-/// A host on which a plan is in force.
+/// Returns the host settings while a plan is in force.
 pub(crate) fn host_after(plan: &Plan, before: &[Setting]) -> Vec<Setting> {
     let mut host = FaultyHost::new(before);
     plan.changes().for_each(|change| host.set(change.to()));

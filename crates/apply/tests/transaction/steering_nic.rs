@@ -1,5 +1,5 @@
-//! A fake NIC that creates, numbers and removes contexts and rules as a kernel and its driver do, with their
-//! faults. Tests that the NIC is restored if a plan fails at any step in any way.
+//! A fake NIC that creates, numbers and removes RSS contexts and ntuple rules as the kernel and a driver do,
+//! with their faults. Tests that the NIC is restored, whichever step of a plan fails and however it fails.
 
 use apply::{Knobs, UndoState};
 use model::{
@@ -10,10 +10,10 @@ use model::{
 use crate::faulty_host::HostError;
 use crate::scene::{Scene, asked, change, second};
 
-/// The number of entries in a table.
+/// The number of entries in an indirection table.
 const ENTRIES: usize = 8;
 
-/// The maximum number of rules.
+/// The maximum number of ntuple rules.
 const ROOM: u32 = 4;
 
 /// A fault of the NIC at the n-th write.
@@ -23,11 +23,11 @@ enum Fault {
     Refuse(usize),
     /// The write takes effect, but is reported as failed.
     LoseAck(usize),
-    /// The driver rounds: a rule leads elsewhere, or a context has other queues.
+    /// The driver rounds: a rule leads to another target, or a context has other queues.
     Round(usize),
     /// The NIC is reset before the write: all contexts and rules are lost, including earlier ones.
     Reset(usize),
-    /// Before the write, another program creates a context with the same queues.
+    /// Another program creates a context with the same queues before the write.
     Twin(usize),
 }
 
@@ -64,7 +64,7 @@ fn refused(what: &Setting, why: &str) -> HostError {
 }
 
 impl Nic {
-    /// The NIC's state, regardless of faults.
+    /// Returns the NIC's contexts and rules, without its faults.
     fn state(&self) -> (Vec<Context>, Vec<Placed>) {
         let mut rules = self.rules.clone();
         rules.sort_by_key(|rule| rule.location);
@@ -171,7 +171,8 @@ impl Knobs for Nic {
             let rounds = matches!(self.fault, Some(Fault::Round(n)) if n == this);
             match setting {
                 Setting::Nic(_, NicKnob::RssContext(queues, there)) => {
-                    // The kernel's writer checks what it created, and removes what it could not find again.
+                    // As the real writer does, the fake checks what it created, and removes a context that it
+                    // cannot find again.
                     if rounds && *there {
                         return Err(refused(setting, "the driver created another table"));
                     }
@@ -206,7 +207,7 @@ fn rule(text: &str) -> FlowRule {
     text.parse().expect("a rule")
 }
 
-/// A NIC with a context, a rule that refers to it, and a rule that drops.
+/// Returns a NIC with an RSS context, a rule that refers to that context, and a rule that drops packets.
 fn before() -> Nic {
     let mut nic = Nic::default();
     nic.create(QueueSpan { first: 0, count: 2 });
@@ -218,7 +219,8 @@ fn before() -> Nic {
     nic
 }
 
-/// Adds two contexts with a rule for each, and a new target for the rule that dropped packets.
+/// Returns a plan that adds two RSS contexts with a rule for each, and gives a new target to the rule that
+/// drops packets.
 fn plan() -> Plan {
     let there = |queues| {
         change(

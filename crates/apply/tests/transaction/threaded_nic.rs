@@ -1,7 +1,7 @@
-//! A fake NIC whose NAPIs are polled by kernel threads, as with a real kernel and driver: threads appear
-//! late, die and are recreated with other pids, and the driver rejects half of a change, rounds it, resets
-//! itself or drops the link. Tests that the whole NIC is restored if a plan for `threaded-busy` fails at any
-//! step in any way.
+//! A fake NIC whose NAPIs are polled by kernel threads, with the behaviour of a real kernel and driver.
+//! Threads appear late, die and are recreated with other pids. The driver rejects half of a change, rounds a
+//! value, resets the device or drops the link. Tests that the whole NIC is restored, whichever step of a plan
+//! for `threaded-busy` fails and however it fails.
 
 use apply::{Knobs, UndoState};
 use model::{
@@ -12,7 +12,7 @@ use model::{
 use crate::faulty_host::HostError;
 use crate::scene::{Scene, asked, change, cpus, queue, second};
 
-/// The number of reads until a requested thread exists.
+/// The number of reads after which a requested thread exists.
 const LATE_READS: usize = 2;
 
 /// A fault of the NIC. Reads and writes are counted together, from 0.
@@ -28,7 +28,7 @@ enum Fault {
     Round(usize),
     /// The NIC is reset before this call: its NAPIs are recreated, and their settings are lost.
     Reset(usize),
-    /// Before this call, the threads die and new ones start with default attributes; the NAPIs keep their
+    /// Before this call, the threads die and new ones with default attributes start; the NAPIs keep their
     /// settings.
     Threads(usize),
     /// The link goes down before this call, and the NAPIs disappear with it.
@@ -54,7 +54,7 @@ struct Napi {
 #[derive(Clone, Debug)]
 struct Nic {
     napis: Vec<Napi>,
-    /// The number of reads until the requested threads exist.
+    /// The remaining number of reads until the requested threads exist.
     awaited: usize,
     up: bool,
     fault: Option<Fault>,
@@ -70,14 +70,14 @@ fn idle() -> Napi {
     Napi { threading: Threading::Off, defer: 0, flush: Nanoseconds(0), thread: None }
 }
 
-/// A NIC with two queues, the second of which already has a thread and a CPU.
+/// Returns a NIC with two queues. The NAPI of the second one already has a thread, which is pinned to a CPU.
 fn before() -> Nic {
     let thread = Thread { cpus: cpus([3]), scheduling: Scheduling::Other(-5) };
     let second = Napi { threading: Threading::On, defer: 7, thread: Some(thread), ..idle() };
     Nic { napis: vec![idle(), second], awaited: 0, up: true, fault: None, calls: 0 }
 }
 
-/// A NIC with default values: the state after a reset.
+/// Returns a NIC with default values, as after a reset.
 fn fresh() -> Nic {
     Nic { napis: vec![idle(), idle()], ..before() }
 }
@@ -112,7 +112,7 @@ impl Nic {
     fn napi(&mut self, queue: RxQueue) -> Result<&mut Napi, HostError> {
         match self.up {
             true => Ok(&mut self.napis[usize::try_from(queue.index.0).expect("small")]),
-            // The device exists but its NAPIs do not: their settings return with them.
+            // The device exists without its NAPIs; when they return, they have their settings again.
             false => Err(HostError { what: format!("{queue}: its device has no NAPI now"), gone: false }),
         }
     }
@@ -172,7 +172,8 @@ impl Nic {
 
 fn rounded(setting: &Setting) -> Setting {
     match setting.clone() {
-        // No driver busy-polls unless requested; some poll by thread when busy polling was requested.
+        // No driver busy-polls unless it is requested. Some drivers poll by thread if busy polling was
+        // requested.
         Setting::Napi(queue, NapiKnob::Threaded(Threading::BusyPoll)) => {
             Setting::Napi(queue, NapiKnob::Threaded(Threading::On))
         }
@@ -212,7 +213,7 @@ impl Knobs for Nic {
         if matches!(fault, Some(Fault::Refuse(_))) {
             return Err(failed());
         }
-        // Like the writer for real threads: looks for a thread until it exists.
+        // Like the real writer of thread settings, waits until the thread exists.
         if settings.iter().any(|one| {
             matches!(
                 one,
@@ -237,7 +238,8 @@ impl Knobs for Nic {
     }
 }
 
-/// Busy-polling threads on both queues of this NIC, each with its own CPU and class.
+/// Returns a plan for a busy-polling thread on each of the NIC's two queues, each with its own CPU and
+/// scheduling class.
 fn plan(nic: &Nic) -> Plan {
     let mut now = Nic { fault: None, ..nic.clone() };
     let mut to = |setting: Setting| change(now.value(&setting).expect("is up"), setting);
@@ -257,7 +259,7 @@ fn plan(nic: &Nic) -> Plan {
     Plan { steps: steps.into_iter().map(Step::new).collect() }
 }
 
-/// The number of reads and writes of a fault-free commit.
+/// Returns the number of reads and writes in a fault-free commit.
 fn calls(nic: &Nic) -> usize {
     let (scene, mut nic) = (Scene::new(), nic.clone());
     let plan = plan(&nic);
@@ -298,8 +300,8 @@ fn a_driver_that_refuses_half_or_rounds_at_any_step_leaves_the_nic_as_it_was() {
             let outcome = apply::commit(plan, &mut nic, &scene.journal, &asked(), apply::Allow::default());
             let outcome = outcome.map(|held| held.keep().expect("keeps"));
             match (fault, outcome) {
-                // These faults do not affect reads: rounding, rejecting half of a write, losing an
-                // acknowledgement.
+                // These faults have no effect on a read: losing an acknowledgement, rejecting half of a
+                // write, and rounding.
                 (Fault::LoseAck(_) | Fault::Half(_) | Fault::Round(_), Ok(())) => {
                     assert!(are_busy(&nic), "{fault:?}: {nic:?}");
                 }
@@ -321,7 +323,8 @@ fn a_nic_that_resets_itself_meanwhile_is_busy_or_as_a_reset_leaves_it() {
         let steps = plan.steps.len();
         let outcome = apply::commit(plan, &mut nic, &scene.journal, &asked(), apply::Allow::default());
         match outcome.map(|held| held.keep().expect("keeps")) {
-            // A reset during the final check may come after the affected queue was read.
+            // A reset during the final check may follow the read of the affected queue; the commit then does
+            // not notice it.
             Ok(()) if n < all - steps => assert!(are_busy(&nic), "call {n}: {nic:?}"),
             Ok(()) => {}
             Err(error) => {
@@ -350,8 +353,8 @@ fn threads_that_die_meanwhile_are_placed_again_or_all_is_as_it_was() {
     }
 }
 
-/// While the link is down there is no NAPI to restore. The NAPIs return with the link, with their settings,
-/// which can then be undone.
+/// While the link is down, there is no NAPI to restore. The NAPIs return with the link and have their
+/// settings, which can then be undone.
 #[test]
 fn a_link_that_drops_meanwhile_leaves_what_is_named_until_it_is_back() {
     for n in 0..calls(&before()) {
@@ -363,7 +366,7 @@ fn a_link_that_drops_meanwhile_leaves_what_is_named_until_it_is_back() {
             panic!("call {n}: the NIC was not read while it was down");
         };
         let changed = nic.napis != before().napis;
-        // An unreadable setting may be reported as wrong although it is not; never the reverse.
+        // An unreadable setting may be reported as not restored although it is, but never the reverse.
         assert!(!changed || matches!(error.host, UndoState::NotRestored(_)), "call {n}: {error}");
         nic.up = true;
         for transaction in scene.journal.history().expect("reads").transactions {

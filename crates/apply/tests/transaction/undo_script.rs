@@ -1,4 +1,4 @@
-//! The text of the undo script. `tests/host` tests that it works.
+//! Tests the text of the undo script; `tests/host` tests that it works.
 
 use apply::{Begin, FORMAT, TransactionName, device_cookie_name, undo_script};
 use model::setting::Threading;
@@ -27,7 +27,7 @@ fn script(plan: Plan) -> String {
     )
 }
 
-/// Every kind of knob.
+/// Returns a plan that changes every kind of knob.
 fn every_knob() -> Plan {
     let device = DeviceId { netns: NetnsId(4_026_532_999), ifindex: IfIndex(3), name: Label::new("veth1") };
     let ring = RingId { process: process(), fd: Fd(9) };

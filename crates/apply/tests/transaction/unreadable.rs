@@ -1,5 +1,5 @@
-//! Tests that transactions whose journal cannot be read are reported with their undo script, and that changes
-//! of their knobs are refused.
+//! Tests that a transaction with an unreadable journal is reported with its undo script, and that changes of
+//! its knobs are refused.
 
 use std::path::PathBuf;
 
@@ -58,7 +58,7 @@ fn a_transaction_that_cannot_be_read_is_known_to_be_newer() {
     assert!(first < third);
 }
 
-/// A transaction on one queue, and the file of its journal.
+/// Keeps a transaction on one queue, and returns its name and its journal file.
 fn kept(scene: &Scene, host: &mut FaultyHost) -> (TransactionName, PathBuf) {
     let name = scene.keep(one(gro(0, 0, 10)), host);
     (name, scene.journal.transaction(name).expect("reads").directory().join("journal.jsonl"))
@@ -76,7 +76,7 @@ fn a_knob_of_a_transaction_that_cannot_be_read_is_not_changed_until_its_script_h
     assert_eq!((transaction.name, knob.as_ref()), (name, &gro(0, 0, 10)));
     assert!(error.to_string().contains("undo.sh"), "{error}");
     assert_eq!(host.settings, before);
-    // The plan is in the first line of the journal, and other knobs are not blocked.
+    // The plan is known from the first line of the journal, so knobs that are not in it are not blocked.
     scene.commit(one(gro(1, 0, 10)), &mut host).expect("commits").keep().expect("keeps");
 
     std::fs::write(file.with_file_name("undone"), "").expect("the script's mark");
@@ -96,7 +96,7 @@ fn no_knob_is_changed_over_a_transaction_that_has_lost_its_plan_and_is_of_this_b
     let history = scene.journal.history().expect("reads");
     assert!(history.unreadable[0].may_be_in_force());
 
-    // The script contains its boot id.
+    // The script contains the boot id, so an unreadable transaction from an earlier boot is recognised.
     let later = scene.after_reboot();
     let history = later.history().expect("reads");
     assert!(!history.unreadable[0].may_be_in_force() && history.unreadable_after(None).is_none());

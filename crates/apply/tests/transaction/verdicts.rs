@@ -91,7 +91,7 @@ fn a_daemons_verdicts_are_those_of_the_transaction_that_replaces_its_own() {
         held.keep().expect("keeps");
         name
     });
-    // Reads the journal once, so that it is cached.
+    // Read the journal once, so that the daemon has it in its cache.
     assert_eq!(daemon.kept_by_daemon().expect("reads").len(), 3);
     daemon.note_judgement(first, &judgement("memcached")).expect("noted");
     daemon.note_judgement(third, &judgement("nginx")).expect("noted");

@@ -1,4 +1,4 @@
-//! A directory with an undo script, and child processes whose settings the script changes.
+//! A directory with an undo script, and child processes whose settings the script undoes.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,14 +13,14 @@ use tempfile::TempDir;
 
 pub(crate) const TRANSACTION: &str = "20261121T040500.123456Z-1a2b";
 
-/// The programs that a script may use on a Debian with only essential and required packages. Perl is one of
-/// them, but is not listed here.
+/// The programs of a Debian system with only essential and required packages that a script may use. Perl is
+/// such a program, but is not listed here.
 const PLAIN: [&str; 14] = [
     "sh", "cat", "stat", "dirname", "readlink", "tr", "sed", "cut", "true", "mount", "nsenter", "unshare",
     "sort", "wc",
 ];
 
-/// The directory in which a script runs; its `bin` directory comes first in PATH.
+/// A directory in which an undo script runs. Its `bin` directory comes first in PATH.
 pub(crate) struct Stage {
     directory: TempDir,
 }
@@ -39,7 +39,7 @@ impl Stage {
         Self::with_cookies(boot_id, command, changes, ObjectCookies::new())
     }
 
-    /// Creates a stage whose transaction has these cookies of objects.
+    /// Creates a stage whose transaction has recorded these object cookies.
     pub(crate) fn knowing(object_cookies: ObjectCookies, changes: &[Change]) -> Result<Self, Failed> {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         Self::with_cookies(boot_id.trim(), "netpolicy set device eth0 latency", changes, object_cookies)
@@ -82,7 +82,7 @@ impl Stage {
         self.directory().join("undo.sh")
     }
 
-    /// Adds a program that comes first in the script's PATH.
+    /// Adds a program to the directory that comes first in the script's PATH.
     pub(crate) fn program(&self, name: &str, text: &str) -> Result<(), Failed> {
         let file = self.directory().join("bin").join(name);
         fs::write(&file, text)?;
@@ -93,7 +93,7 @@ impl Stage {
         self.run_with(arguments, &[])
     }
 
-    /// Runs the script with only the programs of a minimal Debian, plus these.
+    /// Runs the script with only the programs of a minimal Debian and the programs in `others`.
     pub(crate) fn run_where_only(&self, others: &[&str]) -> Result<(i32, String), Failed> {
         let directory = self.directory().join(format!("only-{}", others.join("-")));
         let _there_already = fs::create_dir(&directory);
@@ -118,7 +118,7 @@ impl Stage {
         self.run_by_with(&["sh"], arguments, env)
     }
 
-    /// Like [`Stage::run`], with this shell.
+    /// Like [`Stage::run`], but in this shell.
     pub(crate) fn run_by(&self, shell: &[&str], arguments: &[&str]) -> Result<(i32, String), Failed> {
         self.run_by_with(shell, arguments, &[])
     }
@@ -141,7 +141,7 @@ impl Stage {
     }
 }
 
-/// A process that the script changes, and that ends with the test.
+/// A child process whose settings the script undoes. It is killed at the end of the test.
 pub(crate) struct Child {
     process: std::process::Child,
     said: String,
@@ -160,7 +160,7 @@ impl Child {
         Ok(Self { process, said: said.trim().to_owned() })
     }
 
-    /// The first line of output.
+    /// Returns the child's first line of output.
     pub(crate) fn said(&self) -> &str {
         &self.said
     }
@@ -179,7 +179,7 @@ impl Child {
         Ok(ThreadId { process, tid: process.pid, started: process.started, comm: process.comm })
     }
 
-    /// The CPUs on which it may run, as a list.
+    /// Returns the list of CPUs on which the child may run.
     pub(crate) fn affinity(&self) -> Result<String, Failed> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).ok_or("no list")?;
@@ -197,7 +197,7 @@ impl Child {
         Ok(fs::metadata(format!("/proc/{}/ns/net", self.process.id()))?.ino())
     }
 
-    /// The inode number of a device's directory in sysfs, in the child's network namespace.
+    /// Returns the inode number of a device's sysfs directory, in the child's network namespace.
     pub(crate) fn number(&self, device: &str) -> Result<String, Failed> {
         let netns = format!("--net=/proc/{}/ns/net", self.process.id());
         let stat = format!("mount -t sysfs sysfs /sys && stat -Lc %i /sys/class/net/{device}");
@@ -206,7 +206,7 @@ impl Child {
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
-    /// The index of a device in the child's network namespace.
+    /// Returns the index of a device in the child's network namespace.
     pub(crate) fn ifindex(&self, device: &str) -> Result<u32, Failed> {
         let netns = format!("--net=/proc/{}/ns/net", self.process.id());
         let output = Command::new("nsenter").args([&netns, "ip", "-o", "link", "show", device]).output()?;
@@ -222,7 +222,7 @@ impl Drop for Child {
     }
 }
 
-/// Whether a program can be run with these arguments.
+/// Whether a program exits successfully with these arguments.
 pub(crate) fn runs(program: &str, arguments: &[&str]) -> bool {
     let output = Command::new(program).args(arguments).output();
     output.is_ok_and(|output| output.status.success())

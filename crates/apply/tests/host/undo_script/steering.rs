@@ -1,5 +1,5 @@
-//! Runs the undo script on RSS contexts, rules and tables with a fake `ethtool` that prints like ethtool 6.1,
-//! and on qdiscs of a real device.
+//! Runs the undo script on RSS contexts, ntuple rules and indirection tables, with a fake `ethtool` that
+//! prints like ethtool 6.1; and on the qdiscs of a real device.
 
 use libtest_mimic::Failed;
 use model::{
@@ -10,12 +10,12 @@ use model::{
 use super::change;
 use super::stage::{Child, Stage};
 
-/// Parses the flow of a rule.
+/// Parses the flow of an ntuple rule.
 pub(super) fn flow(text: &str) -> Result<FlowMatch, Failed> {
     Ok(format!("{text} drop").parse::<FlowRule>()?.flow)
 }
 
-/// The loopback device, on which the fake `ethtool` operates.
+/// Returns the loopback device, on which the fake `ethtool` operates.
 fn loopback() -> Result<DeviceId, Failed> {
     let own: u64 = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net")?);
     Ok(DeviceId { netns: NetnsId(own), ifindex: IfIndex(1), name: Label::new("lo") })
@@ -62,7 +62,7 @@ pub(super) fn rules_and_contexts_go_back() -> Result<(), Failed> {
     let (status, said) = stage.run(&["--by-hand"])?;
     assert!(status == 0 && said.matches("already").count() == 4, "{said}");
 
-    // A context that another program's rule refers to stays, and the script reports that.
+    // The script does not remove an RSS context to which another program's rule refers, and reports that.
     std::fs::write(&nic, format!("context 5 2 3 2 3\nrule 1 tcp4 dst-port 81 context 5\n{left}"))?;
     let (status, said) = stage.run(&["--by-hand"])?;
     assert!(status == 5 && said.contains("rss-context 2-3: present: NOT restored: should be no"), "{said}");
@@ -81,10 +81,11 @@ pub(super) fn a_table_goes_back() -> Result<(), Failed> {
         )
     };
     for (was, expected) in [
-        // The driver's default is restored as a default.
+        // The driver's default table is restored with ethtool's `default`.
         ([0, 1, 2, 3], "default 0 1 2 3\n"),
         ([0, 1, 2, 0], "table 0 1 2 0\n"),
-        // Contiguous blocks, as from `ethtool -X DEV weight 3 0 1` and from the igb driver.
+        // Tables with contiguous blocks, such as those of `ethtool -X DEV weight 3 0 1` and of the igb
+        // driver.
         ([0, 0, 0, 2], "table 0 0 0 2\n"),
         ([0, 0, 1, 1], "table 0 0 1 1\n"),
     ] {
@@ -103,7 +104,7 @@ pub(super) fn a_table_goes_back() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A fake `ethtool` with the arguments and output of ethtool 6.1; the NIC is a file.
+/// A fake `ethtool` with the arguments and output of ethtool 6.1. It keeps the NIC's state in a file.
 const ETHTOOL: &str = r#"#!/bin/sh
 # Most questions are for contexts that are not there: no Python for these.
 if [ "$1 $3" = "-x context" ] && ! grep -q "^context $4 " "${0%/*}/../nic"; then
@@ -212,7 +213,7 @@ pub(super) fn disciplines_go_back() -> Result<(), Failed> {
             .output()?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    // Undoing a change makes the opposite change, so two scripts go back and forth.
+    // Undoing a change makes the opposite change, so the scripts can switch the qdiscs back and forth.
     for (from, to, expected) in [
         (queues.clone(), default.clone(), "parent 8001:3 limit 77p"),
         (Qdiscs::Whole(short.clone()), queues.clone(), "root refcnt 4 limit 77p"),
