@@ -4,10 +4,10 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles each `src/NAME/NAME.bpf.c` to `OUT_DIR/NAME.bpf.o`, which `src/NAME` includes.
+/// Compiles each `src/NAME/NAME.bpf.c` to `OUT_DIR/NAME.bpf.o`, which the Rust code in `src/NAME` includes.
 ///
 /// Only clang is needed: `vmlinux_min.h` declares the kernel types that the programs read, and the libbpf
-/// that the crate links brings its own headers.
+/// that the crate links provides its own headers.
 fn main() {
     const PROGRAMS: [&str; 10] = [
         "app_requests",
@@ -24,7 +24,7 @@ fn main() {
     /// Headers that several programs include.
     const HEADERS_OF_ALL: [&str; 6] =
         ["vmlinux_min.h", "compat.bpf.h", "poller.bpf.h", "process.bpf.h", "buckets.h", "buckets.bpf.h"];
-    /// Headers for applications; the programs use the same numbers.
+    /// The directory of the public headers for applications, whose policy numbers the programs use.
     const HEADERS: &str = "../../include";
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
@@ -51,11 +51,11 @@ fn main() {
         println!("cargo::rerun-if-changed={}", source.join(name).display());
         let mut command = Command::new(&clang);
         command.args(["-target", endian, "-mcpu=v3", "-g", "-O2", "-Wall", "-Wextra", "-Werror"]);
-        // BPF_PROG() names every argument of a tracepoint, used or not.
+        // BPF_PROG() names every argument of a tracepoint, even those that the program does not use.
         command.arg("-Wno-unused-parameter");
         command.arg(format!("-D__TARGET_ARCH_{architecture}"));
         command.arg("-I").arg(variable("DEP_BPF_INCLUDE")).arg("-I").arg(HEADERS);
-        // Makes the object independent of the build directory.
+        // Make the object file independent of the build directory.
         command.arg("-fdebug-compilation-dir=.");
         command.arg(format!("-ffile-prefix-map={}=libbpf", variable("DEP_BPF_INCLUDE")));
         command.arg("-c").arg(source.join(name).join(format!("{name}.bpf.c")));

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The histogram bucket of a span. */
+/* Computes the histogram bucket of a span. */
 #ifndef __BUCKETS_BPF_H__
 #define __BUCKETS_BPF_H__
 
 #include "buckets.h"
 
-/* Not inlined: otherwise the verifier follows every path again at each call. */
+/* Not inlined: otherwise, the verifier would follow every path again at each
+ * call. */
 __noinline __u32 bucket_of(__u64 span)
 {
 	__u32 rest, power = 0;

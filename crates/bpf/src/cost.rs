@@ -17,12 +17,12 @@ pub struct RunTime {
     /// The total time of these runs. It includes the cost of reading the clock: an empty program measured 43
     /// ns on our test machine.
     pub time: Nanoseconds,
-    /// How often it was skipped because it was already running on that CPU.
+    /// How often the program was skipped because it was already running on that CPU.
     pub missed: u64,
 }
 
-/// Enables run-time statistics for all BPF programs until it is dropped. The statistics themselves have a
-/// small cost.
+/// Enables run-time statistics for all BPF programs until this value is dropped. The statistics themselves
+/// have a small cost.
 ///
 /// Kernel: 5.8, `bpf(BPF_ENABLE_STATS)`.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Statistics {
     }
 }
 
-/// The run times of an object's programs.
+/// Returns the run times of an object's programs.
 pub(super) fn run_times(loaded: &Loaded) -> Result<Vec<RunTime>, KernelError> {
     let programs = loaded.object().progs().filter(|program| program.autoload());
     programs

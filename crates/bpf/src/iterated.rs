@@ -10,13 +10,14 @@ use sys::error::KernelError;
 /// at most eight pages.
 const READ_BYTES: usize = 32 << 10;
 
-/// Reads an iterator's whole output, up to `bytes_max`.
+/// Reads an iterator's whole output, which may have at most `bytes_max` bytes.
 pub(super) fn bytes(iterator: OwnedFd, bytes_max: u64) -> Result<Vec<u8>, KernelError> {
     let what = "BPF iterator";
     let mut file = File::from(iterator);
     let mut bytes = Vec::with_capacity(READ_BYTES);
     loop {
-        // `read_to_end` would start with small buffers, and the kernel would start over for each of them.
+        // Do not use `read_to_end`: it starts with small buffers, and the kernel would start over for each of
+        // them.
         let have = bytes.len();
         bytes.resize(have + READ_BYTES, 0);
         let more = match file.read(&mut bytes[have..]) {

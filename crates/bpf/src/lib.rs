@@ -1,10 +1,10 @@
-//! BPF programs: who polled which NAPI, how long requests took, the epolls of a process, process events,
-//! applications' policy requests.
+//! BPF programs. They record which context polled which NAPI, how long requests took, the epolls of a
+//! process, process events, and applications' policy requests.
 //!
-//! Each module has its C program next to the Rust that loads it, and one header that both share. The programs
-//! count and copy; what the counts mean is decided elsewhere. Only `app_requests` is pinned, because
-//! applications rely on it. All other programs live as long as the process that loaded them, and several
-//! processes can load their own copies.
+//! Each module has its C program next to the Rust code that loads it, and one header that both share. The
+//! programs only count and copy; other crates interpret the counts. Only `app_requests` is pinned, because
+//! applications rely on it. All other programs exist only as long as the process that loaded them, and
+//! several processes can load their own copies.
 #![forbid(unsafe_code)]
 
 pub mod app_requests;

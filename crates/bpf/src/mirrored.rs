@@ -1,23 +1,23 @@
-//! Structures that BPF programs and user space share, read and written by field offset.
+//! Structures that BPF programs and user space share. They are read and written by field offset.
 //!
-//! A test in each module compares the name, offset and type of every member with the compiled object; another
-//! checks that no structure of a shared header is missing.
+//! A test in each module compares the name, offset and type of every member with the compiled object. Another
+//! test checks that no structure of a shared header is missing.
 
-/// A memory layout, which must be the same on both sides.
+/// A memory layout, which must be the same in the BPF program and in Rust.
 #[cfg(test)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// A number of this size in bytes.
+    /// A number with this size in bytes.
     Number(usize),
-    /// This many consecutive elements of a type.
+    /// An array of this many elements.
     Array(Box<Shape>, usize),
-    /// A structure of this size in bytes, with the name, offset and layout of each member.
+    /// A structure with this size in bytes, and the name, offset and layout of each member.
     Struct(usize, Vec<(String, usize, Shape)>),
 }
 
-/// A type of field: a number or an array of numbers, in native byte order, as in BPF.
+/// The type of a field: a number or an array of numbers, in native byte order, which BPF uses, too.
 pub(super) trait Field: Sized {
-    /// Reads the field; missing bytes are zero.
+    /// Parses the field; missing bytes count as zero.
     fn take(bytes: &[u8]) -> Self;
     /// Writes the field.
     fn put(&self, bytes: &mut [u8]);
@@ -69,12 +69,12 @@ pub(super) trait Mirrored: Field {
     #[cfg(test)]
     const NAME: &'static str;
 
-    /// Parses a map's value.
+    /// Parses a structure from a map's value.
     fn of(bytes: &[u8]) -> Self {
         Self::take(bytes)
     }
 
-    /// The structure as a map's value.
+    /// Encodes the structure as a map's value.
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; Self::BYTES];
         self.put(&mut bytes);
@@ -82,7 +82,7 @@ pub(super) trait Mirrored: Field {
     }
 }
 
-/// Defines structures in C layout, with a parser and a writer.
+/// Defines structures in C layout, and functions that parse and encode them.
 macro_rules! mirrored {
     ($($(#[$meta:meta])* struct $name:ident = $c:literal { $($field:ident: $type:ty),* $(,)? })*) => { $(
         $(#[$meta])*
@@ -126,7 +126,7 @@ pub(super) fn name(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// Defines a test that structures match the compiled object.
+/// Defines a test that compares structures with those in the compiled object.
 #[cfg(test)]
 macro_rules! same_as_compiled {
     ($object:expr, $($name:ident),* $(,)?) => {
@@ -140,7 +140,8 @@ macro_rules! same_as_compiled {
 #[cfg(test)]
 pub(super) use same_as_compiled;
 
-/// Compares a structure with the one of the same name in a compiled object. Returns `None` if they match.
+/// Compares a structure with the one of the same name in a compiled object. Returns the difference, or `None`
+/// if they match.
 #[cfg(test)]
 pub(super) fn difference<T: Mirrored>(object: &[u8]) -> Option<String> {
     use libbpf_rs::btf::{Btf, types};
@@ -152,7 +153,7 @@ pub(super) fn difference<T: Mirrored>(object: &[u8]) -> Option<String> {
     (there != here).then(|| format!("struct {} is {there:?} in C and {here:?} in Rust", T::NAME))
 }
 
-/// The types in an object's BTF.
+/// Reads the layouts of the types in an object's BTF.
 #[cfg(test)]
 mod compiled {
     use libbpf_rs::btf::types::{Array, Enum, Int, MemberAttr, Struct};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Determines who polls a NAPI, and which timeout its timer has. Include this file after
- * compat.bpf.h.
+ * Functions that determine who polls a NAPI, and which timeout the NAPI's timer has. Include this
+ * file after compat.bpf.h.
  */
 #ifndef __POLLER_BPF_H__
 #define __POLLER_BPF_H__
@@ -24,8 +24,8 @@ static __always_inline bool polls_by_itself(struct task_struct *task, void *args
 	struct pt_regs *user;
 
 	/*
-	 * Of all kernel threads that poll, only ksoftirqd runs softirqs on its
-	 * own stack.
+	 * Among the kernel threads that poll, only ksoftirqd runs softirqs on
+	 * its own stack.
 	 */
 	if (task->flags & PF_KTHREAD)
 		return false;
@@ -34,8 +34,8 @@ static __always_inline bool polls_by_itself(struct task_struct *task, void *args
 }
 
 /*
- * Returns the NAPI of this timer, which is recognised by the address of
- * napi_watchdog(); 0 for any other timer.
+ * Returns the NAPI to which this timer belongs, or 0 if it is not a NAPI's
+ * timer. A NAPI's timer is recognised by the address of napi_watchdog().
  */
 static __always_inline struct napi_struct *napi_of(struct hrtimer *timer, __u64 napi_watchdog)
 {
@@ -49,7 +49,7 @@ static __always_inline __u64 distance(__u64 a, __u64 b)
 	return a > b ? a - b : b - a;
 }
 
-/* The remaining time of the timer. */
+/* Returns the time until the timer expires, or 0 if it is overdue. */
 static __always_inline __u64 left(struct hrtimer *timer, __u64 now)
 {
 	__u64 expires = timer->node.expires;
@@ -59,9 +59,9 @@ static __always_inline __u64 left(struct hrtimer *timer, __u64 now)
 
 /*
  * Returns whether a timer that is being armed uses the NAPI's
- * irq-suspend-timeout. Its remaining time is slightly shorter than the timeout
- * that it was armed with, so the nearer of the two timeouts is chosen. Equal
- * timeouts cannot be distinguished.
+ * irq-suspend-timeout. The remaining time is slightly shorter than the timeout
+ * with which the timer was armed, so the nearer of the two possible timeouts is
+ * chosen. Equal timeouts cannot be distinguished.
  */
 static __always_inline bool suspends(struct napi_struct *napi, struct hrtimer *timer, __u64 now)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Functions for programs that follow processes with the scheduler's
+ * Functions for programs that follow processes by means of the scheduler's
  * tracepoints. Include this file after vmlinux_min.h.
  */
 #ifndef __PROCESS_BPF_H__
 #define __PROCESS_BPF_H__
 
-/* Events that were lost because a buffer or a map was full. */
+/* The number of events that were lost because a buffer or a map was full. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -24,8 +24,8 @@ static __always_inline void count_lost(void)
 }
 
 /*
- * At sched_process_fork: returns whether the child is a new process rather than
- * a thread.
+ * Returns whether the child is a new process rather than a thread. For use at
+ * sched_process_fork.
  */
 static __always_inline bool is_new_process(struct task_struct *child)
 {
@@ -33,7 +33,7 @@ static __always_inline bool is_new_process(struct task_struct *child)
 }
 
 /*
- * At sched_process_exit: returns whether the task was the process's last thread.
+ * Returns whether the task was the last thread of its process. For use at sched_process_exit, where
  * do_exit() has already decremented the count of live threads.
  */
 static __always_inline bool was_last_thread(struct task_struct *task)

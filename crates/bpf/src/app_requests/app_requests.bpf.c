@@ -22,11 +22,11 @@ const struct asker *described_asker __attribute__((unused));
 
 #define TASKS_MAX 65536
 #define USERS_MAX 4096
-/* The size of the ring buffer in bytes: a power of two, and a multiple of any page size. */
+/* The size of the ring buffer `asked` in bytes: a power of two, and a multiple of any page size. */
 #define ASKED_BYTES (64 << 10)
 
-/* The maximum number of requests that are reported for a user in a window, and the window's
- * length in nanoseconds. */
+/* The maximum number of requests that are reported per user in a window, and the length of that
+ * window in nanoseconds. */
 #define REPORTS_MAX 100
 #define REPORT_WINDOW_NS 1000000000ULL
 
@@ -98,15 +98,15 @@ struct {
 } tasks SEC(".maps");
 
 /*
- * Processes that have requested a policy, for the daemon to read. Without a reader, the buffer
- * fills up and further reports are dropped.
+ * Events for the daemon: processes that have requested a policy. Without a reader, the buffer fills
+ * up and further events are dropped.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, ASKED_BYTES);
 } asked SEC(".maps");
 
-/* The number of a user's reported requests in the current window. */
+/* The number of a user's requests that were reported in the current window. */
 struct report_rate {
 	__u64 since;
 	__u64 count;
@@ -160,8 +160,8 @@ static __always_inline bool is_administrator(void)
 	if (BPF_CORE_READ(cred, user_ns, level))
 		return false;
 	/*
-	 * Before Linux 6.3 this was an array of two 32-bit words, which reads the
-	 * same in little endian.
+	 * Before Linux 6.3, this field was an array of two 32-bit words, which has the same bytes
+	 * on a little-endian machine.
 	 */
 	if (bpf_core_read(&capabilities, sizeof(capabilities), &cred->cap_effective))
 		return false;
@@ -191,8 +191,8 @@ static __always_inline int judged(__u32 policy)
 }
 
 /*
- * Returns whether to report another request of this user now. The limit prevents one user from
- * keeping the daemon busy.
+ * Returns whether to report a request of this user now. The limit prevents one user from keeping
+ * the daemon busy.
  */
 static __always_inline bool may_report(void)
 {
@@ -206,7 +206,7 @@ static __always_inline bool may_report(void)
 		return true;
 	}
 	/*
-	 * If two CPUs reach this point at once, at most one additional report is sent.
+	 * If two CPUs reach this point at the same time, at most one additional report is sent.
 	 */
 	if (now - rate->since >= REPORT_WINDOW_NS) {
 		rate->since = now;
@@ -270,7 +270,7 @@ int set_socket(struct bpf_sockopt *ctx)
 	request = bpf_sk_storage_get(&sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!request)
 		return refuse(-ENOMEM);
-	/* The policy of a new entry is NET_POLICY_NONE. */
+	/* A new entry starts with NET_POLICY_NONE. */
 	is_other = request->policy != policy;
 	request->policy = policy;
 	request->source = REQUEST_OWN;
@@ -297,7 +297,8 @@ int get_socket(struct bpf_sockopt *ctx)
 	request = bpf_sk_storage_get(&sockets, sk, 0, 0);
 	*value = request ? request->policy : NET_POLICY_NONE;
 	ctx->optlen = sizeof(int);
-	/* The kernel's own handler returned ENOPROTOOPT. */
+	/* The kernel's own handler has returned ENOPROTOOPT: replace it by
+	 * success. */
 	bpf_set_retval(0);
 	return 1;
 }
@@ -348,10 +349,11 @@ static __always_inline int get_task(bool rest)
 }
 
 /*
- * A security module may handle a prctl() at this hook: prctl() returns a
- * non-zero result to its caller. After 0, prctl() would continue and fail
- * because the option is unknown, so the results defined in netpolicy.h are
- * never 0. A BPF program of type LSM could only deny the call.
+ * At this hook, a security module may handle a prctl(): if it returns a
+ * non-zero result, prctl() returns that result to its caller. After 0, prctl()
+ * would continue and fail because the option is unknown, so the results defined
+ * in netpolicy.h are never 0. A BPF program of type LSM could only deny the
+ * call.
  */
 SEC("?fmod_ret/security_task_prctl")
 int BPF_PROG(task_asks, int option, unsigned long arg2, unsigned long arg3, unsigned long arg4,
@@ -404,7 +406,7 @@ int socket_requests(struct bpf_iter__bpf_sk_storage_map *ctx)
 	record.inode = socket ? BPF_CORE_READ(socket, file, f_inode, i_ino) : 0;
 	record.policy = request->policy;
 	record.source = request->source;
-	/* A socket without a file is in a listener's queue, or is being closed. */
+	/* A socket without a file (inode 0) is in a listener's queue, or is being closed. */
 	if (record.inode)
 		bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
 	return 0;

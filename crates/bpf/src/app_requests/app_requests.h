@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Shared by app_requests.bpf.c and the Rust modules in app_requests/. The policy numbers are in
- * include/netpolicy.h.
+ * Shared by app_requests.bpf.c and the Rust modules in app_requests/. The policy numbers are
+ * defined in include/netpolicy.h.
  */
 #ifndef __APP_REQUESTS_H__
 #define __APP_REQUESTS_H__
@@ -11,7 +11,7 @@ enum request_source {
 	REQUEST_OF_TASK = 2,	/* The socket inherited the policy of the process that created it. */
 };
 
-/* An open socket with a requested policy, as written by the iterator. */
+/* The iterator's record of an open socket with a requested policy. */
 struct request_record {
 	__u64 inode;
 	__u32 policy;

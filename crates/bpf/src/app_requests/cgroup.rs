@@ -1,4 +1,4 @@
-//! A cgroup that programs can be attached to.
+//! A cgroup to which BPF programs can be attached.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use sys::error::KernelError;
 /// Kernel: `include/uapi/linux/magic.h` `CGROUP2_SUPER_MAGIC`.
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
 
-/// The maximum number of cgroups that a search for an id visits.
+/// The maximum number of cgroups to visit in a search for a cgroup id.
 const LOOKED_AT_MAX: usize = 100_000;
 
 /// An open cgroup of the unified hierarchy.
@@ -25,11 +25,12 @@ impl Cgroup {
     /// `system.slice/memcached.service`.
     ///
     /// # Errors
-    /// If it does not exist, or belongs to cgroup v1, which has no socket programs.
+    /// If the cgroup does not exist, or belongs to cgroup v1, which has no socket programs.
     pub fn open(path: &Path) -> Result<Self, KernelError> {
         let root = root()?;
         let below = root.join(path.strip_prefix("/").unwrap_or(path));
-        // Rejects an absolute path outside this hierarchy, instead of searching for it below the root.
+        // An existing absolute path outside this hierarchy is kept, so that it is rejected instead of being
+        // looked up below the root.
         let path = if path.starts_with(&root) || !below.exists() && path.is_absolute() && path.exists() {
             path.to_owned()
         } else {
@@ -47,7 +48,7 @@ impl Cgroup {
         Ok(Self { directory, id: stat.st_ino, path })
     }
 
-    /// The cgroup's id. It is unique until the next boot.
+    /// Returns the cgroup's id, which is unique until the next boot.
     ///
     /// Kernel: 5.5, `kernel/cgroup/cgroup.c` `cgroup_id()`: the inode of its directory.
     pub const fn id(&self) -> u64 {
@@ -59,7 +60,7 @@ impl Cgroup {
         &self.path
     }
 
-    /// The path of the cgroup with this id; `None` if it was removed.
+    /// Returns the path of the cgroup with this id, or `None` if the cgroup was removed.
     pub(super) fn path_of(id: u64) -> Option<PathBuf> {
         use std::os::unix::fs::{DirEntryExt, MetadataExt};
         let root = root().ok()?;
@@ -92,7 +93,7 @@ impl AsFd for Cgroup {
     }
 }
 
-/// The mount point of the unified hierarchy.
+/// Returns the mount point of the unified hierarchy.
 fn root() -> Result<PathBuf, KernelError> {
     const MOUNTS: &str = "/proc/self/mounts";
     let mounts = std::fs::read_to_string(MOUNTS).map_err(|error| KernelError::io(MOUNTS, &error))?;
@@ -100,7 +101,7 @@ fn root() -> Result<PathBuf, KernelError> {
         .ok_or_else(|| KernelError::absent("cgroups", "a mounted unified hierarchy (cgroup2)", None))
 }
 
-/// The first mount point of type cgroup2. Kernel: `fs/proc_namespace.c` `show_vfsmnt()`.
+/// Returns the first mount point of type cgroup2. Kernel: `fs/proc_namespace.c` `show_vfsmnt()`.
 fn mount_point(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(1);

@@ -1,6 +1,7 @@
-//! `SO_NETPOLICY` and `PR_SET_NETPOLICY`: the policies that applications request for their sockets and themselves.
+//! `SO_NETPOLICY` and `PR_SET_NETPOLICY`: the policies that applications request for their sockets and
+//! themselves.
 //!
-//! The numbers are defined in `include/netpolicy.h`; their meaning is decided elsewhere.
+//! The policy numbers are defined in `include/netpolicy.h`. This module does not interpret them.
 
 mod cgroup;
 mod reader;

@@ -1,5 +1,5 @@
-//! Reads applications' requests for the daemon: all of them on each call, and new requests of processes as
-//! events.
+//! Reads applications' requests for the daemon: returns all requests on each call, and delivers new requests
+//! of processes as events.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -22,7 +22,7 @@ pub struct RequestReader {
     opened: Option<Opened>,
 }
 
-/// The open maps and programs of a registry.
+/// The open maps and programs of the store's registry.
 struct Opened {
     /// The inode of the registry directory. A different inode means that the registry was recreated and has
     /// new maps.
@@ -30,8 +30,8 @@ struct Opened {
     tasks: MapHandle,
     sockets: MapHandle,
     iterator: Loaded,
-    /// Events of new requests. `None` if an older netpolicy created the registry: its programs report no
-    /// events.
+    /// The events of new requests. `None` if an older netpolicy created the registry, because its programs
+    /// report no events.
     asked: Option<(RingBuffer<'static>, Receiver<Pid>)>,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Debug for Opened {
 }
 
 impl RequestReader {
-    /// Returns a reader of this store. It opens nothing yet.
+    /// Creates a reader of this store. It opens nothing yet.
     pub fn of(store: RequestStore) -> Self {
         Self { store, opened: None }
     }
@@ -73,8 +73,8 @@ impl RequestReader {
         self.opened.is_some()
     }
 
-    /// A descriptor that becomes readable when a process requests a policy; `None` if the store reports no
-    /// events.
+    /// Returns a descriptor that becomes readable when a process requests a policy, or `None` if the store
+    /// reports no events.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         let (ring, _) = self.opened.as_ref()?.asked.as_ref()?;
         Some(sys::bpf::ring_descriptor(ring))
@@ -98,7 +98,7 @@ impl RequestReader {
         }
     }
 
-    /// All requests on this host, those of processes first.
+    /// Returns all requests on this host, those of processes first.
     ///
     /// # Errors
     /// The kernel's error.

@@ -1,10 +1,10 @@
-//! The store of applications' requests: BPF programs and maps, pinned in a directory so that they outlive a
-//! command.
+//! The store of applications' requests: BPF programs and maps, pinned in a directory so that they remain
+//! after a command exits.
 //!
 //! `DIRECTORY/registry` holds the maps of sockets and processes, which all cgroups share, and the programs
 //! that copy a process's policy to its children. `DIRECTORY/cgroup_ID` holds the programs of one cgroup and
-//! the policies that users may request there. Each is created under a temporary name and renamed when
-//! complete.
+//! the policies that users may request there. Each directory is created under a temporary name and renamed
+//! when complete.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +30,7 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/app_requests.bpf
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 /// `sizeof(struct request_record)`.
 const RECORD_BYTES: usize = RawRequest::BYTES;
-/// The maximum output of a socket scan in bytes: four million records.
+/// The maximum output of the socket iterator in bytes: four million records.
 const SOCKETS_BYTES_MAX: u64 = 4 * (1 << 20) * RECORD_BYTES as u64;
 /// `ANY_USER` of `app_requests.bpf.c`.
 const ANY_USER: u32 = u32::MAX;
@@ -40,13 +40,13 @@ const SHARED_PROGRAMS: [&str; 2] = ["process_forked", "process_exited"];
 const CGROUP_PROGRAMS: [&str; 3] = ["set_socket", "get_socket", "socket_made"];
 const PRCTL_PROGRAM: &str = "task_asks";
 
-/// The policies that a user may request in a cgroup: bit N is number N.
+/// The policies that a user may request in a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The user; `None` for all users without an entry.
     pub uid: Option<u32>,
-    /// The policies. Number 0 is always allowed, and with CAP_NET_ADMIN in the initial user namespace all
-    /// numbers are.
+    /// The allowed policies: bit N is policy number N. Number 0 is always allowed; with CAP_NET_ADMIN in the
+    /// initial user namespace, all numbers are allowed.
     pub numbers: u32,
 }
 
@@ -66,9 +66,9 @@ pub struct Enabled {
 /// The origin of a socket's policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestSource {
-    /// `setsockopt` on the socket, or on the listener that accepted it.
+    /// `setsockopt` set the policy, on the socket itself or on the listener that accepted it.
     Own,
-    /// The process that created it.
+    /// The socket inherited the policy of the process that created it.
     Task,
 }
 
@@ -93,7 +93,7 @@ impl RequestStore {
     /// The default directory.
     pub const DIRECTORY: &'static str = "/sys/fs/bpf/netpolicy";
 
-    /// The directory of the pinned objects.
+    /// Returns the directory of the pinned objects.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -135,10 +135,10 @@ impl RequestStore {
         Ok(self.enable_prctl(cgroup).err())
     }
 
-    /// Enables `prctl` in an enabled cgroup. Its choices are unchanged.
+    /// Enables `prctl` in an enabled cgroup, and leaves its choices unchanged.
     ///
     /// # Errors
-    /// The kernel's error, if no program may handle `prctl`.
+    /// The kernel's error, if no program may be attached to the hook of `prctl`.
     pub fn enable_prctl(&self, cgroup: &Cgroup) -> Result<(), KernelError> {
         let own = self.of_cgroup(cgroup.id());
         if own.join(PRCTL_PROGRAM).exists() {
@@ -147,17 +147,17 @@ impl RequestStore {
         self.load_prctl_for(cgroup, &own).and_then(|mut loaded| loaded.pin_links(&own))
     }
 
-    /// Disables a cgroup: immediately for sockets, a moment later for `prctl`. Disabling the last cgroup also
-    /// removes the policies of its sockets, unless a process still has one. Returns false if the cgroup was
-    /// not enabled.
+    /// Disables a cgroup: immediately for sockets, and a moment later for `prctl`. If no cgroup is enabled
+    /// any more and no process has a policy, also removes the policies of sockets. Returns false if the
+    /// cgroup was not enabled.
     ///
     /// # Errors
     /// The kernel's error.
     pub fn disable(&self, id: u64) -> Result<bool, KernelError> {
         let own = self.of_cgroup(id);
         for name in CGROUP_PROGRAMS {
-            // Detach now: after the last pin is removed, the kernel detaches only some time later. The link
-            // does not exist if the cgroup was removed.
+            // Detach explicitly: after the last pin is removed, the kernel detaches the program only some
+            // time later. The link does not exist if the cgroup was removed.
             let _ = Link::open(own.join(name)).and_then(|link| link.detach());
         }
         let was = remove(&own)?;
@@ -173,7 +173,7 @@ impl RequestStore {
         Ok(())
     }
 
-    /// The enabled cgroups, in the order of their ids.
+    /// Returns the enabled cgroups, in the order of their ids.
     ///
     /// # Errors
     /// The kernel's error.
@@ -189,7 +189,7 @@ impl RequestStore {
             .collect()
     }
 
-    /// The processes that have a policy, with its number.
+    /// Returns the processes that have a policy, each with its policy number.
     ///
     /// # Errors
     /// The kernel's error.
@@ -198,7 +198,7 @@ impl RequestStore {
         Ok(tasks.as_ref().map(tasks_in).unwrap_or_default())
     }
 
-    /// Sets the policy of a process, which future children inherit; `None` removes it.
+    /// Sets the policy of a process, which its future children inherit. `None` removes the policy.
     ///
     /// # Errors
     /// As for [`RequestStore::enable`].
@@ -216,8 +216,8 @@ impl RequestStore {
             },
         };
         match done {
-            // A process that exited before its entry was written left the entry behind, and the next process
-            // with the same pid would have that policy.
+            // If the process exited before its entry was written, remove the entry: otherwise the next
+            // process with the same pid would have that policy.
             Ok(()) if number.is_some() && has_ended(process) => self.set_task(process, None),
             Ok(()) if number.is_some() => Ok(()),
             Ok(()) => self.end_if_unused(),
@@ -226,7 +226,7 @@ impl RequestStore {
         }
     }
 
-    /// The number of child processes that did not inherit a policy because the map was full.
+    /// Returns the number of child processes that did not inherit a policy because the map was full.
     ///
     /// # Errors
     /// The kernel's error.
@@ -237,7 +237,7 @@ impl RequestStore {
         Ok(value.map_or(0, |value| u64::take(&value)))
     }
 
-    /// The open sockets with a policy.
+    /// Returns the open sockets with a policy.
     ///
     /// # Errors
     /// The kernel's error.
@@ -307,7 +307,7 @@ impl RequestStore {
             for mut map in open.maps_mut() {
                 let name = map.name().to_string_lossy().into_owned();
                 let pinned = reused.iter().find(|(reused, _)| *reused == name);
-                // The registry of an older netpolicy may lack a map.
+                // A registry that an older netpolicy created may lack a map.
                 let pinned =
                     pinned.map(|(name, directory)| directory.join(name)).filter(|path| path.exists());
                 if let Some(pinned) = pinned {
@@ -318,7 +318,7 @@ impl RequestStore {
         })
     }
 
-    /// An enabled ancestor or descendant of this cgroup.
+    /// Returns the path of an enabled ancestor or descendant of this cgroup, if any.
     fn related(&self, cgroup: &Cgroup) -> Result<Option<PathBuf>, KernelError> {
         let paths = self.enabled_ids()?.into_iter().filter_map(Cgroup::path_of);
         let related = |path: &PathBuf| cgroup.path().starts_with(path) || path.starts_with(cgroup.path());
@@ -381,7 +381,7 @@ impl Making {
     fn becomes(self, path: &Path) -> Result<(), KernelError> {
         match std::fs::rename(&self.0, path) {
             Ok(()) => Ok(()),
-            // Another process has created the directory first, with equivalent content.
+            // Another process has renamed its directory first; its content is equivalent.
             Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty) => {
                 Ok(())
             }
@@ -410,7 +410,7 @@ fn autoload(open: &mut OpenObject, names: &[&str]) {
     }
 }
 
-/// Loads the iterator that reads the sockets. The caller passes it the map.
+/// Loads the iterator over sockets. The caller passes it the map to read.
 pub(super) fn iterator() -> Result<Loaded, KernelError> {
     Loaded::load("app_requests", OBJECT, |open| {
         for mut map in open.maps_mut() {
@@ -421,7 +421,7 @@ pub(super) fn iterator() -> Result<Loaded, KernelError> {
     })
 }
 
-/// The open sockets with a policy.
+/// Returns the open sockets with a policy.
 pub(super) fn sockets_in(iterator: &Loaded, sockets: &MapHandle) -> Result<Vec<SocketRequest>, KernelError> {
     let iterator =
         sys::bpf::iterate_sockets_in(iterator.program("socket_requests")?.as_fd(), sockets.as_fd())
@@ -430,12 +430,12 @@ pub(super) fn sockets_in(iterator: &Loaded, sockets: &MapHandle) -> Result<Vec<S
     Ok(bytes.chunks_exact(RECORD_BYTES).map(socket_request).collect())
 }
 
-/// The processes that have a policy, with its number.
+/// Returns the processes that have a policy, each with its policy number.
 pub(super) fn tasks_in(tasks: &MapHandle) -> BTreeMap<Pid, u32> {
     let most = usize::try_from(tasks.max_entries()).unwrap_or(usize::MAX);
     let mut found = BTreeMap::new();
     for key in tasks.keys().take(most) {
-        // A process that exited in the meantime has no storage.
+        // A process may exit during the iteration; its entry is then gone.
         if let Ok(Some(value)) = tasks.lookup(&key, MapFlags::ANY) {
             found.insert(Pid(u32::take(&key)), u32::take(&value));
         }
@@ -454,7 +454,7 @@ pub(super) fn pinned_if_any(path: &Path) -> Result<Option<MapHandle>, KernelErro
 fn write_choices(allowed: &impl MapCore, choices: &[Choice]) -> Result<(), KernelError> {
     let failed = |_| refused("BPF map allowed".to_owned());
     let key = |choice: &Choice| choice.uid.unwrap_or(ANY_USER).to_ne_bytes();
-    // Add new choices before removing old ones: a user in both lists is never refused meanwhile.
+    // Add new choices before removing old ones, so that a user in both lists is never refused in between.
     for choice in choices {
         allowed.update(&key(choice), &choice.numbers.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
     }
@@ -495,7 +495,7 @@ mirrored! {
     }
 }
 
-/// The process in a `struct asker`.
+/// Returns the process that a `struct asker` names.
 pub(super) fn asker(bytes: &[u8]) -> Pid {
     Pid(Asker::of(bytes).tgid)
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Measures how long an application handles the events of one epoll_wait: from
- * its return to the next epoll_wait.
+ * Measures how long an application takes to handle the events of one
+ * epoll_wait: the time from the call's return to the next epoll_wait.
  *
- * irq-suspend-timeout must be at least that long: the return arms its timer
- * (ep_suspend_napi_irqs()), and the next epoll_wait polls the NAPI or arms the
- * timer again. Threads that share an epoll share its NAPI: the first thread to
- * call epoll_wait again ends the batch.
+ * irq-suspend-timeout must be at least that long: the return arms the timeout's
+ * timer (ep_suspend_napi_irqs()), and the next epoll_wait polls the NAPI or
+ * arms the timer again. Threads that share an epoll share its NAPI: the first
+ * thread to call epoll_wait again ends the batch.
  *
- * The file has two sets of programs, of which one is loaded:
+ * The file has two sets of programs, of which only one is loaded:
  *
  * - At entry to and return from do_epoll_wait(), which only epoll_wait,
  *   epoll_pwait and epoll_pwait2 call. These programs measure the batches of
@@ -30,7 +30,8 @@
 
 #define EPOLLS_MAX 16384
 #define NAPIS_MAX 4096
-/* The retry limit for ending a batch while another thread ends one. */
+/* The maximum number of attempts to end a batch if other threads end batches at
+ * the same time. */
 #define RACES_MAX 4
 
 char LICENSE[] SEC("license") = "GPL";
@@ -45,7 +46,7 @@ struct {
 	__type(value, struct batches);
 } batches SEC(".maps");
 
-/* The process that last suspended a NAPI's IRQ. */
+/* For each NAPI, the process that last suspended its IRQ. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -55,8 +56,8 @@ struct {
 } suspended_by SEC(".maps");
 
 /*
- * The number of returns with events that were not counted because a map was
- * full.
+ * The number of epoll_wait returns with events that were not counted because a
+ * map was full.
  */
 __u64 lost SEC(".data.lost");
 
@@ -80,8 +81,8 @@ static __always_inline struct batches *batches_of(__u32 tgid, __u32 id, bool cre
 }
 
 /*
- * Ends the batch at the given time, if one has begun. If two threads do so at the same time, only
- * one ends it.
+ * Ends the current batch, if any, at the given time. If two threads try this at the same time, only
+ * one ends the batch.
  */
 static __always_inline void end(struct batches *of, __u64 at)
 {
@@ -138,7 +139,8 @@ int BPF_PROG(epoll_returns, int fd, void *events, int maxevents, void *timeout, 
 		return 0;
 	now = bpf_ktime_get_ns();
 	/*
-	 * This also ends another thread's batch: this return suspends the IRQ again.
+	 * Another thread's batch on this epoll ends as well, because this return suspends the IRQ
+	 * again.
 	 */
 	end(of, now);
 	of->maxevents = maxevents;
@@ -149,8 +151,8 @@ int BPF_PROG(epoll_returns, int fd, void *events, int maxevents, void *timeout, 
 /*
  * The IRQ is suspended again, which ends the batch. Events were pending, so epoll_wait has not
  * slept, unless it could not poll the NAPI because a softirq was polling it. If the thread slept
- * and a softirq polled during the batch, their order is unknown; the batch then ends at the
- * softirq's poll.
+ * and a softirq polled during the batch, the order of the two is unknown; the batch then ends at
+ * the softirq's poll.
  */
 static __always_inline void end_again(struct batches *of, __u64 now)
 {
@@ -185,8 +187,8 @@ int BPF_PROG(timer_armed, struct hrtimer *timer)
 }
 
 /*
- * Returns the batch of the process that currently suspends this NAPI's IRQ; 0
- * if there is none.
+ * Returns the batch counts of the process that currently suspends this NAPI's
+ * IRQ, or 0 if there is none.
  */
 static __always_inline struct batches *suspending(struct napi_struct *napi)
 {

@@ -3,33 +3,34 @@
 #ifndef __BATCHES_H__
 #define __BATCHES_H__
 
-/* Set before load; the map .rodata.config. */
+/* The content of the map .rodata.config, which is set before load. */
 struct batches_config {
-	/* The address of napi_watchdog(), every NAPI's timer function; 0 if the kernel hides it. */
+	/* The address of napi_watchdog(), the timer function of every NAPI; 0 if the kernel hides
+	 * the address. */
 	__u64 napi_watchdog;
 };
 
-/* The key of the map batches: an epoll's descriptor or a NAPI id, depending on which programs are
- * loaded. */
+/* The key of the map batches. `id` is an epoll's descriptor or a NAPI id, depending on which
+ * programs are loaded. */
 struct batches_of {
 	__u32 tgid;
 	__u32 id;
 };
 
-/* The batches of one epoll or NAPI. */
+/* The batch counts of one epoll or NAPI. */
 struct batches {
-	/* When epoll_wait last returned events; 0 once the application has called it again. */
+	/* The time at which epoll_wait last returned events; 0 once the application has called it
+	 * again. */
 	__u64 since;
-	/* That return's number of events, its thread, and the thread's voluntary context
-	 * switches at that time. */
+	/* The number of events of that return, its thread, and the thread's number of voluntary
+	 * context switches at that time. */
 	__u64 returned;
 	__u64 thread;
 	__u64 slept;
-	/* When another context first polled the NAPI during this batch; 0 if none has. */
+	/* The time at which another context first polled the NAPI during this batch; 0 if none has. */
 	__u64 interrupted;
 	/*
-	 * The number of ended batches, the number of their events, and their total
-	 * time.
+	 * The number of ended batches, and the total number of their events and total time.
 	 */
 	__u64 count;
 	__u64 events;

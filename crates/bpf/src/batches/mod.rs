@@ -1,4 +1,4 @@
-//! Measures how long applications handle the events of one `epoll_wait`.
+//! Measures how long applications take to handle the events of one `epoll_wait`.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +22,8 @@ const AT_NAPIS: [&str; 3] = ["timer_armed", "timer_expired", "polled"];
 
 /// Measures batches on the whole host from load until drop. Needs CAP_BPF and CAP_PERFMON.
 ///
-/// Where the kernel allows fentry and fexit programs, it measures all epolls, with two programs for each
-/// `epoll_wait`. Elsewhere it measures only applications that suspend IRQs, from the NAPI's timer and polls.
+/// If the kernel allows fentry and fexit programs, the meter measures all epolls, with two programs for each
+/// `epoll_wait`. Otherwise it measures only applications that suspend IRQs, from the NAPI's timer and polls.
 /// The meter never pauses, because sampling would miss the longest batch; it costs as much as a
 /// [`crate::DeliveryCounter`] that is never paused.
 #[derive(Debug)]
@@ -37,9 +37,9 @@ impl BatchMeter {
     /// so only the programs for all epolls are useful.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] without kernel BTF, outside the initial pid namespace, where pids differ from
-    /// the kernel's, and if the kernel allows no fentry programs and hides the addresses of its functions;
-    /// otherwise the kernel's error.
+    /// [`sys::Cause::Absent`] in these cases: no kernel BTF; this process is outside the initial pid
+    /// namespace, so that its pids differ from the kernel's; or the kernel allows no fentry programs and
+    /// hides the addresses of its functions. Otherwise the kernel's error.
     pub fn load(suspends: bool) -> Result<Self, KernelError> {
         if !in_initial_pid_namespace() {
             return Err(KernelError::absent("measure batches of events", "the initial pid namespace", None));
@@ -73,8 +73,8 @@ impl BatchMeter {
         Ok(Self { loaded, by_epoll })
     }
 
-    /// Returns the batches since load, by process and epoll or NAPI. A descriptor that was closed and reused
-    /// meanwhile counts as one epoll.
+    /// Returns the batches since load, by process and epoll or NAPI. If a descriptor was closed and reused in
+    /// the meantime, both epolls count as one.
     ///
     /// # Errors
     /// The kernel's error, which means that the map is gone.
@@ -91,7 +91,7 @@ impl BatchMeter {
         Ok(found)
     }
 
-    /// The number of batches that were not measured because there were too many epolls.
+    /// Returns the number of batches that were not measured because there were too many epolls.
     ///
     /// # Errors
     /// The kernel's error, which means that the map is gone.

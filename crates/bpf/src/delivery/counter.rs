@@ -13,7 +13,7 @@ use crate::mirrored::{Mirrored as _, mirrored};
 
 pub(super) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/delivery.bpf.o"));
 
-/// The only key of a one-entry map, and the first index of an array.
+/// The key of a map that has only one entry.
 const ONLY: [u8; 4] = [0; 4];
 
 /// Counts who polled which NAPI of this host, in all network namespaces, from load until drop.
@@ -29,11 +29,11 @@ pub struct DeliveryCounter {
     loaded: Loaded,
     timers_hidden: bool,
     pids_known: bool,
-    /// When it last started or resumed counting; `None` while paused.
+    /// When the counter last started or resumed; `None` while it is paused.
     since: Option<Instant>,
-    /// The time counted before `since`.
+    /// The time that was counted before `since`.
     counted: Duration,
-    /// The number of snapshots taken. For each interval between two snapshots, the programs record the
+    /// The number of snapshots so far. For each interval between two snapshots, the programs record the
     /// longest timer span.
     interval: u64,
 }
@@ -42,8 +42,8 @@ impl DeliveryCounter {
     /// Loads the programs and starts to count.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] without kernel BTF, and on PREEMPT_RT, where softirqs cannot be identified
-    /// because they have no separate stack; otherwise the kernel's error with the verifier's message.
+    /// [`sys::Cause::Absent`] without kernel BTF, and on PREEMPT_RT, where softirqs have no separate stack
+    /// and thus cannot be identified; otherwise the kernel's error with the verifier's message.
     pub fn load() -> Result<Self, KernelError> {
         if rustix::system::uname().version().to_bytes().windows(10).any(|w| w == b"PREEMPT_RT") {
             let needs = "a kernel whose softirqs run on their own stack (not PREEMPT_RT)";
@@ -81,7 +81,7 @@ impl DeliveryCounter {
         Ok(())
     }
 
-    /// The time counted, excluding pauses.
+    /// Returns the total time during which the counter was not paused.
     fn counted(&self) -> Duration {
         self.counted + self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
@@ -93,7 +93,7 @@ impl DeliveryCounter {
 
     /// Reads the counts so far, and starts a new interval.
     ///
-    /// The maps are read while the kernel keeps counting: one count of a snapshot may include a poll that
+    /// The kernel continues to count while the maps are read: one count of a snapshot may include a poll that
     /// another count does not include yet.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl DeliveryCounter {
         Ok(snapshot)
     }
 
-    /// The cost of the programs so far, while [`crate::Statistics`] are enabled.
+    /// Returns the run times of the programs so far, measured while [`crate::Statistics`] are enabled.
     ///
     /// # Errors
     /// The kernel's error.
@@ -141,9 +141,11 @@ fn configure(open: &mut OpenObject, napi_watchdog: Option<u64>) -> libbpf_rs::Re
     Ok(())
 }
 
-/// The address of a kernel function; `None` if no function has this name, or if the kernel hides addresses.
+/// Returns the address of a kernel function, or `None` if no function has this name or the kernel hides
+/// addresses.
 ///
-/// Kernel: 6.18, `kernel/kallsyms.c` `s_show()`: `ffffffff81e609e0 t napi_watchdog`, zeros where hidden.
+/// Kernel: 6.18, `kernel/kallsyms.c` `s_show()`: `ffffffff81e609e0 t napi_watchdog`, or zeros if the address
+/// is hidden.
 pub(crate) fn address_of(function: &str) -> Option<u64> {
     let symbols = std::fs::read_to_string("/proc/kallsyms").ok()?;
     let line = symbols.lines().find(|line| line.split_ascii_whitespace().nth(2) == Some(function))?;

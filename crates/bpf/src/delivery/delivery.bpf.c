@@ -4,7 +4,7 @@
  *
  * One program runs per poll, and two run for the NAPI's timer; none runs at
  * softirq entry or exit. The stack shows whether a task polls in its own system
- * call, see polls_by_itself().
+ * call; see polls_by_itself().
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -15,8 +15,8 @@
 #include "delivery.h"
 
 /*
- * The kernel does not reuse ids while a counter exists: 4096 entries are enough
- * for many resets.
+ * The kernel does not reuse NAPI ids while a counter exists: 4096 entries are
+ * enough for many device resets.
  */
 #define NAPIS_MAX 4096
 #define POLLERS_MAX 16384
@@ -25,7 +25,8 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct delivery_config config SEC(".rodata.config");
 
-/* Incremented by the reader for each snapshot. */
+/* The number of the current interval. The reader increments it for each
+ * snapshot. */
 volatile __u64 interval SEC(".data.interval");
 
 struct {
@@ -101,7 +102,7 @@ static __always_inline struct napi_counts *counts_of(struct napi_struct *napi, _
 
 /*
  * Returns whether the IRQ stays masked after an application polled this NAPI
- * and found nothing: busy_poll_stop() then arms the timer instead of enabling
+ * and found nothing. If so, busy_poll_stop() arms the timer instead of enabling
  * the IRQ.
  */
 static __always_inline bool keeps_masked(struct napi_struct *napi)
@@ -130,9 +131,9 @@ static __always_inline void count_application(struct napi_struct *napi, __u32 id
 }
 
 /*
- * Returns whether napi_resume_irqs(), rather than an interrupt, raised this softirq: the
- * IRQ is still masked. The application's poll has found no event; the softirq polls once
- * more before the system call continues, or later in ksoftirqd if that is running.
+ * Returns whether napi_resume_irqs(), rather than an interrupt, raised this softirq. The IRQ is
+ * then still masked. The application's poll has found no event; the softirq polls once more before
+ * the system call continues, or later in ksoftirqd if that is running.
  */
 static __always_inline bool resumes(struct napi_struct *napi, __u32 last_poller, struct task_struct *task)
 {
@@ -154,8 +155,8 @@ int BPF_PROG(napi_polled, struct napi_struct *napi, int work, int budget)
 		return 0;
 	if (!id) {
 		/*
-		 * The backlog has no device. Other NAPIs without a device only
-		 * transmit.
+		 * Among NAPIs without a device, only the backlog receives; the
+		 * others only transmit.
 		 */
 		struct host_counts *all = napi->dev ? 0 : host_counts();
 
@@ -239,8 +240,8 @@ int BPF_PROG(napi_timer_expired, struct hrtimer *timer)
 		return 0;
 	counts->timer_expired++;
 	/*
-	 * napi_watchdog() schedules the NAPI on this CPU, unless it is already
-	 * being polled or has a thread.
+	 * napi_watchdog() schedules the NAPI on this CPU, unless the NAPI is
+	 * already being polled or has a thread.
 	 */
 	if (!(BPF_CORE_READ(napi, state) & NAPIF_STATE_SCHED) && !BPF_CORE_READ(napi, thread))
 		counts->timer_due = 1;

@@ -6,9 +6,10 @@
 #ifndef __DELIVERY_H__
 #define __DELIVERY_H__
 
-/* Set before load; the map .rodata.config. */
+/* The content of the map .rodata.config, which is set before load. */
 struct delivery_config {
-	/* The address of napi_watchdog(), every NAPI's timer function; 0 if the kernel hides it. */
+	/* The address of napi_watchdog(), the timer function of every NAPI; 0 if the kernel hides
+	 * the address. */
 	__u64 napi_watchdog;
 };
 
@@ -21,13 +22,13 @@ struct polls {
 	__u64 empty;
 };
 
-/* The longest timeout that a timer was armed with in an interval. */
+/* The longest timeout with which a timer was armed in an interval. */
 struct longest_span {
 	__u64 ns;
 	__u64 interval;
 };
 
-/* The map napis: by NAPI id. */
+/* The values of the map napis, whose key is a NAPI id. */
 struct napi_counts {
 	struct polls interrupt;
 	struct polls timer;
@@ -37,11 +38,11 @@ struct napi_counts {
 	__u64 suspended;
 	/* Indexed by interval & 1: the programs write one element while user space reads the other. */
 	struct longest_span longest[2];
-	/* The timer expired on this CPU, and the polls that it caused have not ended. */
+	/* Set from the expiry of the timer on this CPU until the polls that it caused have ended. */
 	__u64 timer_due;
 	/*
-	 * The pid of the last process that polled on this CPU and suspends the IRQ; 0 if none
-	 * does.
+	 * The pid of the last process that polled on this CPU and suspends the IRQ; 0 if there is
+	 * none.
 	 */
 	__u64 last_poller;
 	char device[16];
@@ -53,7 +54,7 @@ struct poller {
 	__u32 tgid;
 };
 
-/* The map host, with one entry. */
+/* The value of the map host, which has one entry. */
 struct host_counts {
 	struct polls backlog;
 	/* Events that were not counted because a map was full. */

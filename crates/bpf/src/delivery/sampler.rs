@@ -10,25 +10,26 @@ use sys::error::KernelError;
 use super::counter::DeliveryCounter;
 use super::snapshot::between;
 
-/// The length of a sample: many batches of any application that has enough traffic to judge.
+/// The length of a sample. It covers many batches of any application with enough traffic to be judged.
 const COUNTED: Duration = Duration::from_millis(50);
 
 /// The pause between samples. Counting all the time costs a server of tiny requests up to 5 % of its
-/// throughput. Attaching and detaching the programs ten times a second costs as much: each time, the kernel
-/// patches its text and stops all CPUs for a moment (`cargo xtask bench counting` measures both). At one
-/// sample per second the cost is negligible.
+/// throughput. Attaching and detaching the programs ten times a second costs as much, because each time the
+/// kernel patches its text and stops all CPUs for a moment (`cargo xtask bench counting` measures both). At
+/// one sample per second, the cost is negligible.
 const PAUSED: Duration = Duration::from_millis(950);
 
-/// The pause before the first sample: traffic can settle, and yet a short observation gets a sample.
+/// The pause before the first sample. It is long enough for traffic to settle, and short enough that a short
+/// observation still gets a sample.
 const LEAD: Duration = Duration::from_millis(200);
 
-/// A [`DeliveryCounter`] that counts five percent of the time, on a separate thread. Between
-/// [`DeliverySampler::begin`] and [`DeliverySampler::end`] it alternates between counting and pausing; otherwise it costs
-/// nothing.
+/// A [`DeliveryCounter`] on a separate thread that counts five percent of the time. Between
+/// [`DeliverySampler::begin`] and [`DeliverySampler::end`], the sampler alternates between counting and
+/// pausing; at other times it costs nothing.
 ///
-/// The result covers only the time that was counted ([`Delivered::interval`]). Rates and shares are
-/// representative of the whole span if the traffic was uniform; totals are not. A span shorter than a quarter
-/// of a second may have no sample.
+/// The result covers only the time that was counted ([`Delivered::interval`]). If the traffic was uniform,
+/// rates and shares are representative of the whole observation; totals are not. An observation shorter than
+/// a quarter of a second may have no sample.
 #[derive(Debug)]
 pub struct DeliverySampler {
     orders: Option<Sender<Order>>,
@@ -64,7 +65,7 @@ impl DeliverySampler {
         Ok(Self { orders: Some(orders), samples, thread: Some(thread), sampling: false })
     }
 
-    /// Starts sampling; restarts it if it was not ended.
+    /// Starts sampling. If sampling has already started, ends it and starts again.
     pub fn begin(&mut self) {
         if self.sampling {
             drop(self.end());
@@ -120,7 +121,8 @@ fn sample(counter: &mut DeliveryCounter, ordered: &Receiver<Order>) -> Result<De
         counter.pause();
     };
     if counted.is_err() {
-        // Receive the pending order to end now, so that it is not mistaken for a later order.
+        // Sampling stopped early because of an error. Receive the order to end that is still to come, so that
+        // it is not mistaken for a later order.
         let _ = ordered.recv();
     }
     let after = counter.snapshot();

@@ -12,11 +12,11 @@ use crate::mirrored::{Field, Mirrored as _, mirrored, name};
 pub struct Snapshot {
     /// The time counted.
     counted: Duration,
-    /// The interval that ended with this snapshot.
+    /// The number of the interval that ended with this snapshot.
     interval: u64,
     timers_hidden: bool,
     napis: BTreeMap<NapiId, NapiCounts>,
-    /// Polls in task context, by process; `None` for a process outside our pid namespace.
+    /// Polls in task context, by NAPI and process; the process is `None` if it is outside our pid namespace.
     pollers: BTreeMap<(NapiId, Option<Pid>), PollCounts>,
     backlog: PollCounts,
     lost: u64,
@@ -32,7 +32,7 @@ struct NapiCounts {
     timer_armed: u64,
     timer_expired: u64,
     suspended: u64,
-    /// The longest timer span in the interval that ended with the snapshot.
+    /// The longest timer span in the interval that ended with this snapshot.
     longest: Nanoseconds,
 }
 
@@ -42,7 +42,7 @@ impl Snapshot {
         Self { counted, interval, timers_hidden, napis, pollers, backlog: PollCounts::default(), lost: 0 }
     }
 
-    /// Adds `struct host_counts` of each CPU.
+    /// Adds the `struct host_counts` of each CPU.
     pub(super) fn add_host(&mut self, cpus: &[Vec<u8>]) {
         for bytes in cpus {
             let host = HostCounts::of(bytes);
@@ -51,7 +51,7 @@ impl Snapshot {
         }
     }
 
-    /// Adds an entry of `napis`: `struct napi_counts` of each CPU.
+    /// Adds an entry of the map `napis`, which holds a `struct napi_counts` for each CPU.
     pub(super) fn add_napi(&mut self, key: &[u8], cpus: &[Vec<u8>]) {
         let counts = self.napis.entry(NapiId(u32::take(key))).or_default();
         for bytes in cpus {
@@ -74,7 +74,7 @@ impl Snapshot {
         }
     }
 
-    /// Adds an entry of `pollers`: `struct polls` of each CPU.
+    /// Adds an entry of the map `pollers`, which holds a `struct polls` for each CPU.
     pub(super) fn add_poller(&mut self, key: &[u8], cpus: &[Vec<u8>], pids_known: bool) {
         let key = Poller::of(key);
         let (napi, pid) = (NapiId(key.napi_id), Pid(key.tgid));
@@ -134,10 +134,12 @@ mirrored! {
     }
 }
 
-/// The difference of two snapshots of the same counter, without NAPIs that were not polled and whose timer
-/// was not armed. The interval is the time counted, without pauses, so that counts divided by it are rates.
+/// Returns the difference of two snapshots of the same counter. Omits NAPIs that were not polled and whose
+/// timer was not armed. The interval is the time counted, without pauses, so that counts divided by it are
+/// rates.
 ///
-/// `timer_armed_max` covers the interval that ended with `later`, which began with the snapshot before it.
+/// `timer_armed_max` covers only the interval that ended with `later` and began with the snapshot before
+/// `later`.
 pub fn between(earlier: &Snapshot, later: &Snapshot) -> Delivered {
     let interval = later.counted.saturating_sub(earlier.counted);
     let none = NapiCounts::default();
@@ -192,7 +194,7 @@ mod test {
 
     same_as_compiled!(super::super::counter::OBJECT, Polls, LongestSpan, RawCounts, Poller, HostCounts);
 
-    /// A value in the BPF program's format: numbers, followed by a name.
+    /// Encodes a value in the BPF program's format: numbers, followed by a name.
     fn value(numbers: &[u64], name: &str) -> Vec<u8> {
         let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let mut field = [0; 16];

@@ -22,10 +22,10 @@ char LICENSE[] SEC("license") = "GPL";
 static const char EPOLL_NAME[] = "[eventpoll]";
 
 /*
- * Recognises an epoll by the name of its anonymous inode: only the kernel
- * creates files on anon_inodefs, and only epolls have this name. Comparing the
- * file operations would be more reliable, but their address is a data symbol,
- * which kernels without CONFIG_KALLSYMS_ALL do not export.
+ * Returns whether a file is an epoll, by the name of its anonymous inode: only
+ * the kernel creates files on anon_inodefs, and only epolls have this name.
+ * Comparing the file operations would be more reliable, but their address is a
+ * data symbol, and kernels without CONFIG_KALLSYMS_ALL do not export it.
  */
 static __always_inline bool is_epoll(struct file *file)
 {
@@ -61,7 +61,8 @@ int epolls_of(struct bpf_iter__task_file *ctx)
 		record.busy_poll_budget = BPF_CORE_READ(ep, busy_poll_budget);
 		record.prefer_busy_poll = BPF_CORE_READ(ep, prefer_busy_poll);
 	}
-	/* If the page is full, the kernel retries with an empty one. */
+	/* The result can be ignored: if the page is full, the kernel retries
+	 * with an empty one. */
 	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
 	return 0;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Shared by epolls.bpf.c and epolls/mod.rs: the records of the iterators. */
+/* The records of the iterators, shared by epolls.bpf.c and epolls/mod.rs. */
 #ifndef __EPOLLS_H__
 #define __EPOLLS_H__
 
-/* An epoll among a process's files. */
+/* A descriptor of a process that refers to an epoll. */
 struct epoll_record {
 	/*
 	 * The address of the epoll's struct eventpoll, which is the same for all
@@ -20,17 +20,18 @@ struct epoll_record {
 	__u8 known;
 };
 
-/* The kernel has per-epoll busy-poll parameters (Linux 6.9). */
+/* A flag: the kernel has per-epoll busy-poll parameters (Linux 6.9). */
 #define EPOLL_HAS_PARAMS 1
-/* The epoll busy-waits for events without polling a NAPI (EPOLL_EVENTS_ONLY). */
+/* A flag: the epoll busy-waits for events without polling a NAPI. */
 #define EPOLL_EVENTS_ONLY 2
 
-/* A socket among a process's files. */
+/* A descriptor of a process that refers to a socket. */
 struct socket_record {
 	__u64 inode;
 	__u32 fd;
 	/*
-	 * Like SO_INCOMING_NAPI_ID, but may also be a CPU number, which the socket option hides.
+	 * Like SO_INCOMING_NAPI_ID, but may also be a CPU number, which the socket option does not
+	 * return.
 	 */
 	__u32 napi_id;
 	__u16 family;

@@ -16,29 +16,29 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/epolls.bpf.o"));
 const SCAN_BYTES_MAX: u64 = 4 * (1 << 20) * RECORD_BYTES as u64;
 /// `sizeof(struct epoll_record)` and `sizeof(struct socket_record)`.
 const RECORD_BYTES: usize = 24;
-/// `EPOLL_HAS_PARAMS` and `EPOLL_EVENTS_ONLY` of `epolls.h`.
+/// Flags, as in `epolls.h`.
 const EPOLL_HAS_PARAMS: u8 = 1;
 const EPOLL_EVENTS_ONLY: u8 = 2;
 
-/// Identifies an epoll for as long as it exists, by the address of its `struct eventpoll`, which is the same
-/// for all its descriptors. A later epoll may get the same address.
+/// Identifies an epoll while it exists, by the address of its `struct eventpoll`, which all of its
+/// descriptors share. A later epoll may get the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EpollFile(u64);
 
-/// An epoll among a process's files.
+/// A descriptor of a process that refers to an epoll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScannedEpoll {
     /// The descriptor.
     pub fd: Fd,
-    /// The epoll that it refers to.
+    /// The epoll to which the descriptor refers.
     pub file: EpollFile,
-    /// The NAPI that the epoll busy-polls: the NAPI of the socket with the latest event.
+    /// The NAPI that the epoll busy-polls, which is the NAPI of the socket with the latest event.
     pub napi: Option<NapiId>,
     /// The busy-poll parameters; `None` before Linux 6.9, which introduced them.
     pub params: Option<EpollParams>,
 }
 
-/// An internet socket among a process's files.
+/// A descriptor of a process that refers to an internet socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScannedSocket {
     /// The descriptor.
@@ -53,8 +53,9 @@ pub struct ScannedSocket {
 
 /// Finds the epolls and internet sockets of processes.
 ///
-/// A scan reads the process's file table in the kernel: it opens no descriptors and needs no permission on
-/// the process. Like `/proc/PID/fd`, it uses the table of the main thread. Needs CAP_BPF and CAP_PERFMON.
+/// A scan reads the process's file table in the kernel: it opens no descriptors and needs no permission for
+/// the process. Like `/proc/PID/fd`, it uses the file table of the main thread. Needs CAP_BPF and
+/// CAP_PERFMON.
 #[derive(Debug)]
 pub struct EpollScanner {
     loaded: Loaded,
@@ -70,7 +71,7 @@ impl EpollScanner {
         Ok(Self { loaded: Loaded::load("epolls", OBJECT, |_| Ok(()))?, napi_id_min: napi_id_min() })
     }
 
-    /// The epolls of a process, by descriptor; empty if the process has exited.
+    /// Returns the epolls of a process, ordered by descriptor; empty if the process has exited.
     ///
     /// # Errors
     /// The kernel's error.
@@ -79,7 +80,7 @@ impl EpollScanner {
         Ok(bytes.chunks_exact(RECORD_BYTES).map(|record| self.epoll(record)).collect())
     }
 
-    /// The internet sockets of a process, by descriptor; empty if the process has exited.
+    /// Returns the internet sockets of a process, ordered by descriptor; empty if the process has exited.
     ///
     /// # Errors
     /// As for [`EpollScanner::epolls`].
@@ -112,7 +113,7 @@ impl EpollScanner {
         }
     }
 
-    /// Reads `struct socket_record`; `None` for a socket of another family.
+    /// Parses a `struct socket_record`. Returns `None` for a socket of another address family.
     fn socket(&self, record: &[u8]) -> Option<ScannedSocket> {
         /// `include/linux/socket.h` `AF_INET`, `AF_INET6`.
         const INTERNET: [u16; 2] = [2, 10];
@@ -125,8 +126,8 @@ impl EpollScanner {
         })
     }
 
-    /// The NAPI with this id. Small ids are not NAPIs but CPU numbers, for packets of loopback and the
-    /// backlog.
+    /// Returns the NAPI with this id. Small ids are not NAPIs but CPU numbers; packets of loopback and of the
+    /// backlog have them.
     fn napi(&self, id: u32) -> Option<NapiId> {
         (id >= self.napi_id_min).then_some(NapiId(id))
     }
@@ -158,7 +159,7 @@ mirrored! {
 /// Both kinds of records have the same size.
 const _: () = assert!(EpollRecord::BYTES == RECORD_BYTES && SocketRecord::BYTES == RECORD_BYTES);
 
-/// The smallest NAPI id: one more than the number of CPUs that the kernel supports.
+/// Returns the smallest NAPI id, which is one more than the number of CPUs that the kernel supports.
 ///
 /// Kernel: 6.18, `include/net/busy_poll.h` `MIN_NAPI_ID`, `NR_CPUS + 1`; `NR_CPUS` is the value of
 /// `/sys/devices/system/cpu/kernel_max` plus one. If the file cannot be read, only id 0 counts as no NAPI.

@@ -3,12 +3,12 @@
  * Measures the run time of some processes and of all processes that they fork,
  * including processes that have exited.
  *
- * User space reads the clock of a live process. When a process's last thread
- * exits, the process's run time so far is added to the sum of exited members.
- * That value is not final: the exit continues after the tracepoint, and a
- * process that was never scheduled out has no run time yet. The rest is added
- * when the kernel frees the process, after its parent has waited for it and an
- * RCU grace period has passed.
+ * For a live process, user space reads the process's CPU clock. When a
+ * process's last thread exits, the process's run time so far is added to the
+ * sum of exited members. That value is not final: the exit continues after the
+ * tracepoint, and a process that was never scheduled out has no run time yet.
+ * The rest is added when the kernel frees the process, after its parent has
+ * waited for it and an RCU grace period has passed.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -21,7 +21,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* The members, by tgid. softirqs.bpf.c uses the same map. */
+/* The members of the family, by tgid. softirqs.bpf.c uses the same map. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -125,7 +125,7 @@ int BPF_PROG(family_freed, struct task_struct *task)
 	return 0;
 }
 
-/* Sums the context switches and the run delay of live members. */
+/* Sums the context switches and run delays of live members. */
 SEC("iter/task")
 int family_lives(struct bpf_iter__task *ctx)
 {

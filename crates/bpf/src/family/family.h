@@ -11,19 +11,20 @@ enum family_member {
 	FAMILY_ALONE = 2,
 };
 
-/* The maps ended and alive, with one entry each. */
+/* The value of the maps ended and alive, which have one entry each. */
 struct family_total {
 	/* The run time of exited members, in nanoseconds. */
 	__u64 run_ns;
 	/*
-	 * Voluntary and involuntary context switches of the threads of exited or live members.
+	 * The number of voluntary and involuntary context switches of the members' threads: of
+	 * exited members in the map ended, of live ones in alive.
 	 */
 	__u64 switches;
-	/* How long live members' threads waited for a CPU although they could run, in nanoseconds. */
+	/* How long threads of live members were runnable but waited for a CPU, in nanoseconds. */
 	__u64 run_delay_ns;
-	/* Members that have exited. */
+	/* The number of members that have exited. */
 	__u64 exits;
-	/* Members that were forked since load. */
+	/* The number of members that were forked since load. */
 	__u64 forks;
 };
 

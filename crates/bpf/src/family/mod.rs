@@ -1,4 +1,5 @@
-//! The run time of some processes and of all processes that they fork, including processes that have exited.
+//! Measures the run time of some processes and of all processes that they fork, including processes that have
+//! exited.
 
 use std::os::fd::AsFd as _;
 
@@ -13,37 +14,37 @@ use super::mirrored::{Mirrored as _, mirrored};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/family.bpf.o"));
 
-/// The only key of a one-entry map.
+/// The key of a map that has only one entry.
 const ONLY: [u8; 4] = [0; 4];
 
-/// `FAMILY_FOLLOWED` and `FAMILY_ALONE` of `family.h`.
+/// Values of the map of members, as in `family.h`.
 const FOLLOWED: u32 = 1;
 const ALONE: u32 = 2;
 
-/// The iterator that counts the context switches and the run delay of live members.
+/// The iterator that sums the context switches and run delays of live members.
 const ITERATOR: &str = "family_lives";
 
-/// A family's usage so far.
+/// The CPU usage of a family of processes so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FamilyUsage {
-    /// Run time of live and exited members. For a running thread, the value lags by at most a tick. The last
-    /// part of an exited member's run time is added up to an RCU grace period after its parent has waited for
-    /// it.
+    /// The run time of live and exited members. For a running thread, the value lags by at most a tick. After
+    /// an exited member's parent has waited for it, the last part of its run time may be missing for up to an
+    /// RCU grace period.
     pub time: Nanoseconds,
-    /// Context switches of the members' threads.
+    /// The number of context switches of the members' threads.
     pub switches: u64,
-    /// The total time that threads of live members waited for a CPU although they could run; zero if the
-    /// kernel does not record it (`CONFIG_SCHED_INFO`).
+    /// The total time that threads of live members were runnable but waited for a CPU; zero if the kernel
+    /// does not record it (`CONFIG_SCHED_INFO`).
     pub run_delay: Nanoseconds,
     /// Live members.
     pub alive: usize,
-    /// Members that have exited since load.
+    /// The number of members that have exited since load.
     pub exits: u64,
-    /// Members that were forked since load.
+    /// The number of members that were forked since load.
     pub forks: u64,
 }
 
-/// Follows processes, their forks and their exits until it is dropped.
+/// Follows processes, and their forks and exits, until this value is dropped.
 ///
 /// Three programs run at each fork, exit and release of a thread on the host, and take about 50 ns each.
 /// Needs CAP_BPF and CAP_PERFMON.
@@ -53,7 +54,7 @@ pub struct ProcessFamily {
 }
 
 impl ProcessFamily {
-    /// Attaches the programs, without any member.
+    /// Loads and attaches the programs. The family has no members yet.
     ///
     /// # Errors
     /// [`sys::Cause::Absent`] without kernel BTF, and outside the initial pid namespace, where pids differ
@@ -68,10 +69,10 @@ impl ProcessFamily {
         Ok(Self { loaded })
     }
 
-    /// Adds a process and its future children. Its earlier run time is included, so only differences are
-    /// meaningful.
+    /// Adds a process and its future children to the family. The process's earlier run time is included, so
+    /// only differences of two readings are meaningful.
     ///
-    /// For process 1, the ancestor of all processes, only its own time counts.
+    /// Of process 1, the ancestor of all processes, only its own time counts; its children are not added.
     ///
     /// # Errors
     /// The kernel's error, for example if there are too many members.
@@ -80,7 +81,7 @@ impl ProcessFamily {
         self.loaded.map("processes")?.set(&process.0.to_ne_bytes(), &how.to_ne_bytes())
     }
 
-    /// The live members.
+    /// Returns the live members.
     ///
     /// # Errors
     /// The kernel's error, which means that the map is gone.
@@ -89,17 +90,18 @@ impl ProcessFamily {
         Ok(processes.keys().filter_map(|key| key.try_into().ok()).map(u32::from_ne_bytes).map(Pid).collect())
     }
 
-    /// The map of members, for other programs.
+    /// Returns the map of members, so that other programs can use it.
     pub(super) fn table(&self) -> Result<Table<'_>, KernelError> {
         self.loaded.map("processes")
     }
 
-    /// The usage of all members so far, including exited ones.
+    /// Returns the usage of all members so far, including exited ones.
     ///
     /// # Errors
     /// The kernel's error.
     pub fn usage(&self) -> Result<FamilyUsage, KernelError> {
-        /// A member that exits during a read could be counted twice or not at all, so the read is repeated.
+        /// A member that exits during a read could be counted twice or not at all, so repeat the read if a
+        /// member has exited.
         const TRIES: usize = 8;
         let mut usage = self.read()?;
         for _ in 1..TRIES {

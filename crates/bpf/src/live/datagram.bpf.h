@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Pairs datagrams with answers to their sender.
+ * Pairs datagrams with the answers to their senders.
  *
- * DNS and memcached repeat a request's 16-bit id in the answer, in any order: each
- * such request has an entry in `queries` until it is answered. All other datagrams
- * from a peer are paired in order with the datagrams that are sent to that peer,
- * by means of its entry in `peers`. Both maps are empty when a window opens.
+ * DNS and memcached repeat a request's 16-bit id in the answer, and answer in any order: each such
+ * request has an entry in `queries` until it is answered. All other datagrams from a peer are
+ * paired in order with the datagrams that are sent to that peer, by means of the peer's entry in
+ * `peers`. Both maps are empty when a window opens.
  *
- * No lock covers both a socket's queue and its senders, so threads claim a request
- * by compare-and-swap.
+ * No lock covers both a socket's queue and its senders, so threads claim a request by
+ * compare-and-swap.
  *
- * Only tracepoints are used, because some kernels allow no fentry programs. No
- * tracepoint has both a socket and its datagram, so two times are derived from the
- * order of the datagrams in a socket's queue: how long a datagram waited in the
- * queue, and when a request was read.
+ * Only tracepoints are used, because some kernels allow no fentry programs. No tracepoint has both
+ * a socket and its datagram, so two times are derived from the order of the datagrams in a socket's
+ * queue: how long a datagram waited in the queue, and when a request was read.
  */
 #ifndef __LIVE_DATAGRAM_H__
 #define __LIVE_DATAGRAM_H__
@@ -21,14 +20,15 @@
 #include "state.bpf.h"
 #include "estimate.bpf.h"
 
-/* The maximum number of unanswered requests with an id in a window, and of peers that send no
+/* The maximum number, in a window, of unanswered requests with an id, and of peers that send no
  * ids. The kernel allocates entries on demand. */
 #define QUERIES_MAX 65536
 #define PEERS_MAX 16384
 
 #define LOCALS_MAX 256
 
-/* The retry limit if other threads claim the same peer's first request. */
+/* The maximum number of attempts to claim a peer's first request if other
+ * threads claim it at the same time. */
 #define RACES_MAX 4
 
 /* The lengths of a UDP header and of a DNS header. */
@@ -39,7 +39,8 @@
 #define DNS_ANSWER 0x8000
 #define DNS_NOT_QUERY 0xf88f
 
-/* The shortest DNS query: its header, the root's name, type and class. */
+/* The length of the shortest DNS query: its header, the root's name, type and
+ * class. */
 #define DNS_QUERY_BYTES 17
 
 #define QUIC_1 0x00000001
@@ -47,7 +48,7 @@
 #define QUIC_DRAFTS 0xff0000
 #define QUIC_ID_BYTES_MAX 20
 
-/* The peer and the id of a request. An IPv4 address is stored in the last word. */
+/* The key of a request: its peer and its id. An IPv4 address is stored in the last word. */
 struct live_peer {
 	__u32 address[4];
 	__u16 port;
@@ -60,7 +61,8 @@ struct live_peer {
 #define OF_PEER 0	/* the entry stands for all requests of a peer that sends no ids */
 #define OF_ID 1		/* the entry is the request with this id */
 
-/* A peer's unanswered requests, numbered like those of a socket. */
+/* A peer's unanswered requests. They are numbered like those of a socket, with
+ * head, read and tail. */
 struct peer_state {
 	__u32 head, read, tail;
 	__u8 carried;	/* datagrams sent to the peer before any of the peer's own was seen */
@@ -86,11 +88,12 @@ struct {
 	__type(value, struct peer_state);
 } peers SEC(".maps");
 
-/* The initial state of a new peer; too large for a BPF program's stack. */
+/* The initial state of a new peer. A constant, because it is too large for a
+ * BPF program's stack. */
 const struct peer_state no_requests = {};
 
 /*
- * For each socket, the number of most recent datagrams whose times are kept. A
+ * The number of most recent datagrams whose times are kept for each socket. A
  * power of two.
  */
 #define QUEUE_MAX 32
@@ -100,7 +103,7 @@ const struct peer_state no_requests = {};
 
 #define IPV6_BYTES 40
 
-/* The times at which a socket's datagrams entered and left its receive queue, by datagram number. */
+/* When each datagram of a socket entered and left the receive queue, by datagram number. */
 struct queue_state {
 	__u32 window;
 	__u32 joined;
@@ -121,8 +124,8 @@ struct local_address {
 	__u32 address[4];
 };
 
-/* The local addresses from which the service has answered. Datagrams to other addresses
- * are forwarded or multicast. */
+/* The local addresses from which the service has answered. Datagrams to any other address are
+ * forwarded or multicast. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, LOCALS_MAX);
@@ -131,8 +134,8 @@ struct {
 } locals SEC(".maps");
 
 /*
- * What a port of the service has received recently: all counts are halved
- * whenever RECENT_MAX datagrams are reached. A lost increment does no harm.
+ * What a port of the service has received recently: when `datagrams` reaches
+ * RECENT_MAX, all counts are halved. A lost increment does no harm.
  */
 struct port_seen {
 	__u32 datagrams;
@@ -143,7 +146,7 @@ struct port_seen {
 
 #define RECENT_MAX 4096
 
-/* A port speaks QUIC if at least one in this many of its datagrams opens a connection. */
+/* A port is taken to speak QUIC if at least one in this many of its datagrams opens a connection. */
 #define QUIC_ONE_OF 256
 
 struct port_seen ports_seen[LIVE_PORTS_MAX];
@@ -159,8 +162,8 @@ struct datagram {
 };
 
 /*
- * Returns the index of a UDP port of the service; negative if the service does
- * not have the port.
+ * Returns the index of a UDP port of the service; negative if the port does not
+ * belong to the service.
  */
 static __always_inline int port_index(__u16 port)
 {
@@ -187,7 +190,7 @@ static __always_inline bool is_lower_case(__u8 letter)
 	return letter >= 'a' && letter <= 'z';
 }
 
-/* Detects the protocol from the first bytes of a datagram of this length. */
+/* Detects the protocol of a datagram from its length and its first bytes. */
 static __always_inline void identify(struct datagram *datagram, void *udp, __u32 bytes)
 {
 	struct in6_addr *start = sixteen_bytes(udp + UDP_BYTES);
@@ -198,7 +201,7 @@ static __always_inline void identify(struct datagram *datagram, void *udp, __u32
 
 	datagram->peer.id = first >> 16;
 	if (second == 0x00010000 && !(first & 0xffff) && is_lower_case(third >> 24)) {
-		/* The header of a memcached frame that is number 0 of 1. */
+		/* The header of a memcached frame: datagram number 0 of 1. */
 		datagram->protocol = LIVE_MEMCACHED;
 	} else if (bytes >= DNS_QUERY_BYTES && second == 0x00010000 && !(first & DNS_NOT_QUERY) && !(third >> 16)) {
 		datagram->protocol = LIVE_DNS;
@@ -232,7 +235,7 @@ static __always_inline int describe(struct sk_buff *skb, void *network, bool out
 	int port;
 
 	if (version == 4) {
-		/* Only the first fragment has ports. */
+		/* Skip later fragments: only the first one has ports. */
 		if (header->in6_u.u6_addr8[9] != IPPROTO_UDP || header->in6_u.u6_addr8[6] & 0x1f ||
 		    header->in6_u.u6_addr8[7])
 			return -1;
@@ -265,11 +268,12 @@ static __always_inline int describe(struct sk_buff *skb, void *network, bool out
 	datagram->exchange.bytes = bytes;
 	/*
 	 * Until the request is answered, these fields identify its packet and
-	 * the first device that received it.
+	 * the first device that received the packet.
 	 */
 	datagram->exchange.read = (__u64)skb;
 	datagram->exchange.end_seq = skb->dev->ifindex;
-	/* Bytes in page fragments cannot be read here. */
+	/* Only the linear part of the packet is examined: bytes in page
+	 * fragments cannot be read here. */
 	if (bytes >= DNS_BYTES && (__u64)udp + UDP_BYTES + DNS_BYTES <= linear)
 		identify(datagram, udp, bytes);
 	datagram->exchange.write_seq = datagram->protocol;
@@ -294,7 +298,7 @@ static __always_inline void cache(struct datagram *datagram, struct cpu_state *c
 	cpu->local[3] = datagram->local.address[3];
 }
 
-/* Whether the service has answered from the address that the datagram was sent to. */
+/* Returns whether the service has answered from the address to which the datagram was sent. */
 static __always_inline bool is_local(struct datagram *datagram, struct cpu_state *cpu)
 {
 	if (is_cached(datagram, cpu))
@@ -320,7 +324,7 @@ static __always_inline struct port_seen *seen_at(int port)
 	return &ports_seen[port & (LIVE_PORTS_MAX - 1)];
 }
 
-/* Updates what is known about a port's datagrams. */
+/* Updates the counts of a port's recent datagrams. */
 static __always_inline void learns(struct port_seen *seen, struct datagram *datagram)
 {
 	seen->datagrams++;
@@ -336,9 +340,9 @@ static __always_inline void learns(struct port_seen *seen, struct datagram *data
 }
 
 /*
- * Returns the protocol with ids that most datagrams of a port belong to; 0 if
- * there is none. Single datagrams of other protocols may look like such a
- * protocol.
+ * Returns the protocol with ids that accounts for most of a port's datagrams,
+ * or 0 if there is none. A single datagram of another protocol may look like
+ * such a protocol, so a majority is required.
  */
 static __always_inline __u32 ids_of(struct port_seen *seen)
 {
@@ -352,15 +356,17 @@ static __always_inline bool speaks_quic(struct port_seen *seen)
 	return seen->quic && seen->quic * QUIC_ONE_OF >= seen->datagrams;
 }
 
-/* Returns whether datagrams without an id on this port are left unpaired. */
+/* Returns whether datagrams without an id on this port are not paired with
+ * answers. */
 static __always_inline bool is_unpaired(struct port_seen *seen)
 {
 	return gate.pairs_ids_only || speaks_quic(seen);
 }
 
 /*
- * A reader on another CPU may take a datagram before it is counted here; the
- * number of datagrams read is then greater than the number queued.
+ * Records that a datagram enters the socket's queue. A reader on another CPU
+ * may take the datagram before it is counted here; the number of datagrams read
+ * is then greater than the number queued.
  */
 static __always_inline void joins_queue(struct queue_state *queue, const struct sock *sk, __u64 now)
 {
@@ -377,7 +383,7 @@ static __always_inline void joins_queue(struct queue_state *queue, const struct 
 	queue->joined_at[number & (QUEUE_MAX - 1)] = now;
 	if (waiting == 1 && number && !queue->before && queue->read != number) {
 		/* Only this datagram is queued: the earlier one had a wrong checksum and was
-		 * dropped without a read. */
+		 * dropped without being read. */
 		queue->read = number;
 	}
 }
@@ -401,7 +407,7 @@ static __always_inline void leaves_queue(struct queue_state *queue, __u64 now)
 		return;
 	if ((__s32)(queue->joined - number) > 0) {
 		joined = queue->joined_at[number & (QUEUE_MAX - 1)];
-		/* If the datagram waited too long, its record has been overwritten. */
+		/* If the datagram waited too long, a later one has overwritten its record. */
 		if (joined < gate.opens || joined > now || queue->joined - number > QUEUE_MAX)
 			return;
 		span = now - joined;
@@ -410,8 +416,8 @@ static __always_inline void leaves_queue(struct queue_state *queue, __u64 now)
 }
 
 /*
- * Returns when the datagram that arrived at @arrived was read, or 0 if it has not
- * been read. The datagram is the first one that was queued after that time.
+ * Returns when the datagram that arrived at @arrived was read, or 0 if it has not been read. It is
+ * taken to be the first datagram that was queued after that time.
  */
 static __always_inline __u64 read_at(struct queue_state *queue, __u64 arrived)
 {
@@ -444,7 +450,7 @@ static __always_inline struct peer_state *peer_of(struct live_peer *peer)
 
 /*
  * Returns whether this packet has already been counted at another device. The
- * same address at the same device is a new packet: the allocator reuses
+ * same address at the same device is a new packet, because the allocator reuses
  * addresses.
  */
 static __always_inline bool is_counted(struct exchange *known, struct exchange *exchange)
@@ -452,7 +458,7 @@ static __always_inline bool is_counted(struct exchange *known, struct exchange *
 	return known->read == exchange->read && known->end_seq != exchange->end_seq;
 }
 
-/* Skips the first requests of a peer that the kernel has dropped. */
+/* Skips those of a peer's first requests that the kernel has dropped. */
 static __always_inline void skip_dropped(struct peer_state *state)
 {
 	__u32 i, head;
@@ -466,8 +472,8 @@ static __always_inline void skip_dropped(struct peer_state *state)
 }
 
 /*
- * Marks the request of this packet as dropped: it gets no answer. Returns whether there
- * is such a request.
+ * Marks the request in this packet as dropped, so that no answer is paired with it. Returns whether
+ * there is such a request.
  */
 static __always_inline bool drop(struct peer_state *state, __u64 skb)
 {
@@ -551,7 +557,7 @@ static __always_inline void answers_carried(struct live_counts *all, __u32 proto
 	all->protocols[bounded(protocol, LIVE_PROTOCOLS)]++;
 }
 
-/* The slot of the current thread. */
+/* Returns the slot of the current thread. */
 static __always_inline __u32 current_worker(struct cpu_state *cpu)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -565,8 +571,8 @@ static __always_inline __u32 current_worker(struct cpu_state *cpu)
 }
 
 /*
- * Pairs an answer with the request that has its id. Returns false if there is
- * none.
+ * Pairs an answer with the request that has the same id. Returns false if there
+ * is no such request.
  */
 static __always_inline bool answers_id(struct datagram *datagram, struct queue_state *queue,
 				       struct cpu_state *cpu, __u64 now)
@@ -584,8 +590,8 @@ static __always_inline bool answers_id(struct datagram *datagram, struct queue_s
 	return true;
 }
 
-/* Pairs an answer with the peer's first request. Returns false if that request has not been read,
- * because an unread request cannot have been answered. */
+/* Pairs an answer with the peer's first request. Returns false if that request has not been read
+ * yet, because an unread request cannot have been answered. */
 static __always_inline bool answers_first(struct peer_state *state, struct queue_state *queue,
 					  struct cpu_state *cpu, __u64 now)
 {

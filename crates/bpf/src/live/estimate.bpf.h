@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Estimates when packets arrived in the receive ring. No program can observe that:
- * only the polls before and after an arrival are known (interval-censored data).
- * Estimator U draws uniformly from the interval between the polls, C draws from
- * the distribution of turnarounds conditioned on the interval, and T uses the
- * client's timestamp. Each answered exchange is counted once per estimator.
+ * Estimates when packets arrived in the receive ring. No program can observe that: only the polls
+ * before and after an arrival are known (interval-censored data). Estimator U draws uniformly from
+ * the interval between the polls. C draws from the distribution of turnarounds (from an answer to
+ * the client's next request), conditioned on the interval. T uses the client's timestamp. Each
+ * answered exchange is counted once per estimator.
  */
 #ifndef __LIVE_ESTIMATE_H__
 #define __LIVE_ESTIMATE_H__
@@ -12,28 +12,29 @@
 #include "state.bpf.h"
 
 /*
- * The number of bytes is recorded for one in this many exchanges. A power of
- * two.
+ * The number of bytes is recorded for one in this many exchanges. The value is
+ * a power of two.
  */
 #define BYTES_EVERY 8
 
-/* The maximum wait of a NAPI thread that is attributed to a busy CPU. */
+/* The maximum wait of a NAPI thread that is attributed to a busy CPU, in
+ * nanoseconds. */
 #define RUN_DELAY_MAX_NS 50000000
 
-/* Estimator C is used only if the interval holds at least this share of the distribution
- * of turnarounds, in parts of LIVE_WHOLE. */
+/* Estimator C is used only if the interval contains at least this share of the distribution of
+ * turnarounds, in parts of LIVE_WHOLE. */
 #define CONDITIONAL_MIN (LIVE_WHOLE / 10000)
 
 /*
- * The timestamps option as Linux and others send it, padded and without other
- * options: net/ipv4/tcp_input.c tcp_parse_aligned_timestamp().
+ * The layout of the timestamps option as Linux and others send it, padded and
+ * without other options: net/ipv4/tcp_input.c tcp_parse_aligned_timestamp().
  */
 #define ALIGNED_TIMESTAMP 0x0101080a
 #define TCP_HEADER_BYTES 20
 
 /*
- * The minimum time between a connection's first timestamp and the one that determines
- * their unit.
+ * The minimum time between a connection's first timestamp and the timestamp that is compared with
+ * it to determine their unit.
  */
 #define STAMP_UNIT_NS 10000000
 
@@ -42,7 +43,8 @@
  */
 #define STAMPS_MIN 16
 
-/* A greater lateness comes from a retransmission or a different clock. */
+/* The maximum plausible lateness: a greater one comes from a retransmission or
+ * a different clock. */
 #define STAMP_LATE_MAX_US 1000000
 
 /* Two NTP-disciplined clocks drift apart by less than 1 / 2^17. */
@@ -75,7 +77,7 @@ __noinline __u32 share_below(__u64 span)
 					      (span > lower ? span - lower : 0) / width_of(bucket));
 }
 
-/* Returns the turnaround at this share (quantile) of the distribution. */
+/* Returns the turnaround at this quantile of the distribution. */
 __noinline __u64 turnaround_at(__u32 share)
 {
 	__u32 only = 0, bucket = 0, step, next;
@@ -95,7 +97,7 @@ __noinline __u64 turnaround_at(__u32 share)
 	       (in_bucket ? width_of(bucket) * (share - known->below[bucket]) / in_bucket : 0);
 }
 
-/* Whether the distribution of turnarounds has been set. */
+/* Returns whether user space has set the distribution of turnarounds. */
 static __always_inline bool knows_turnarounds(void)
 {
 	__u32 only = 0;
@@ -110,22 +112,22 @@ struct bounds {
 	__u8 masked, flags;
 };
 
-/* What is known about the poll that delivered an exchange. */
+/* The possible states of knowledge about the poll that delivered an exchange. */
 #define POLL_FORGOTTEN 0
 #define POLL_AT_OPENING 1	/* the first poll of its NAPI in the window: when the ring was last empty is unknown */
 #define POLL_KNOWN 2
 #define POLL_OF_NONE 3	/* no poll of the exchange's NAPI was observed */
 
 /*
- * Determines the interval in which the packets of an exchange's poll entered
- * the ring. Returns POLL_*.
+ * Determines the interval during which the packets of the poll that delivered
+ * an exchange entered the ring. Returns POLL_*.
  */
 static __always_inline int bounds_of(struct napi_state *napi, struct exchange *exchange, struct bounds *bounds)
 {
 	struct poll *poll;
 
 	if (exchange->at_interrupt) {
-		/* Reads the exchange's copy instead of the poll record, whose cache line another
+		/* Use the copy in the exchange instead of the poll record, whose cache line another
 		 * CPU has just written. */
 		bounds->from = exchange->probed;
 		bounds->last = exchange->probed;
@@ -142,7 +144,8 @@ static __always_inline int bounds_of(struct napi_state *napi, struct exchange *e
 	} else if (!napi->polls_seen) {
 		return POLL_OF_NONE;
 	} else if (napi->number == exchange->poll && napi->window == (__u32)gate.window) {
-		/* The exchange was answered before its poll ended. */
+		/* The exchange was answered before its poll ended, so use the
+		 * state of the running poll. */
 		bounds->from = napi->masked ? napi->drained : napi->first - napi->waited;
 		bounds->last = napi->last;
 		bounds->packets = napi->packets;
@@ -155,12 +158,12 @@ static __always_inline int bounds_of(struct napi_state *napi, struct exchange *e
 }
 
 /*
- * A flag in `protocol`: the wake-up was already counted when the datagram was
- * read.
+ * A flag in the argument `protocol`: the wake-up was already counted when the
+ * datagram was read.
  */
 #define WAKEUP_COUNTED 0x100
 
-/* Records that the thread of this slot answered an exchange at @now. */
+/* Records that the thread with this slot answered an exchange at @now. */
 __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 protocol)
 {
 	bool wakeup_counted = protocol & WAKEUP_COUNTED;
@@ -177,7 +180,7 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 	spans_here = bpf_map_lookup_elem(&spans, &only);
 	if (!spans_here || !all || !exchange)
 		return 0;
-	/* Answers before the window opens do not count; answers during its end do. */
+	/* Answers before the window opens do not count, but answers while it is being closed do. */
 	if (gate.opens && now < gate.opens)
 		return 0;
 	protocol &= ~WAKEUP_COUNTED;
@@ -195,7 +198,8 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 	}
 	residence = now - exchange->probed;
 	/*
-	 * The estimates often coincide, so each bucket is computed only once.
+	 * The estimates often coincide, so compute the bucket only once per
+	 * distinct value.
 	 */
 	at = bucket_of(residence);
 	add_at(spans_here->residence, at, weight);
@@ -218,8 +222,7 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 	best = exchange->probed;
 	napi = napi_at(exchange->napi);
 	if (before) {
-		/* Approximate: the poll record may have been overwritten in the meantime, which
-		 * is rare. */
+		/* Approximate: in rare cases, the poll record has been overwritten in the meantime. */
 		forgotten = true;
 	} else if (exchange->unseen) {
 		all->unseen++;
@@ -275,9 +278,8 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 	}
 	if (forgotten) {
 		/*
-		 * The wait in the ring is unknown and counts as zero. Dropping
-		 * these exchanges would bias the tail, because they are often the
-		 * slowest.
+		 * The wait in the ring is unknown and counts as zero. Dropping such exchanges would
+		 * bias the tail of the distribution, because they are often the slowest.
 		 */
 		add_at(spans_here->uniform, at, weight);
 		add_at(spans_here->conditional, at, weight);
@@ -314,7 +316,7 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 
 /*
  * Counts exchanges that were read before the last send and had no separate
- * answer: that send answered them.
+ * answer: that send answered them, too.
  */
 __noinline int settle(struct socket_state *state)
 {
@@ -336,11 +338,10 @@ __noinline int settle(struct socket_state *state)
 }
 
 /*
- * Polls that no program saw may have emptied the ring after the time in
- * `drained`. Each such poll restarted the NAPI's timer, so the timer's expiry
- * time shows when the last of them ran, until the current poll restarts the
- * timer. If the timer expires later than any poll could have set it, it was armed
- * to suspend interrupts.
+ * Polls that no program observed may have emptied the ring after the time in `drained`. Each such
+ * poll restarted the NAPI's timer. So the timer's expiry time shows when the last of these polls
+ * ran, until the current poll restarts the timer. If the timer expires later than any poll could
+ * have set it, it was armed to suspend interrupts.
  */
 static __always_inline void was_drained_unseen(struct napi_state *napi, __u64 now)
 {
@@ -360,8 +361,8 @@ static __always_inline void was_drained_unseen(struct napi_state *napi, __u64 no
  * Determines how long the NAPI's thread has waited for a CPU since its last
  * poll. If the thread's wake-up was observed, the packets arrived at that time.
  * If the thread has not slept, the packets that it polls now arrived at some
- * time in between. If the thread waited several times, only the last wait
- * matters, and that wait's share of the total is unknown.
+ * time since its last poll. If the thread waited several times, only the last
+ * wait matters, and the share of that wait in the total is unknown.
  */
 static __always_inline void thread_waited(struct napi_state *napi, struct task_struct *thread, __u64 now)
 {
@@ -382,9 +383,9 @@ static __always_inline void thread_waited(struct napi_state *napi, struct task_s
 }
 
 /*
- * Determines, from the client's timestamp (Linux 6.7, the route feature
- * tcp_usec_ts), how much longer a segment was in transit than the fastest
- * segment of its connection, in microseconds. Returns false if that is unknown.
+ * Determines how much longer a segment was in transit than the fastest segment
+ * of its connection, in microseconds, from the client's timestamp (Linux 6.7,
+ * the route feature tcp_usec_ts). Returns false if that is unknown.
  */
 static __always_inline bool stamped_late(struct socket_state *state, __u32 stamp, __u64 now, __u32 *late)
 {
@@ -423,7 +424,7 @@ static __always_inline bool stamped_late(struct socket_state *state, __u32 stamp
 
 /*
  * Like stamped_late(), for an arriving segment whose header is in @skb. Skips
- * connections whose timestamps have another unit.
+ * connections whose timestamps are not in microseconds.
  */
 static __always_inline bool late_by(struct socket_state *state, struct sk_buff *skb, __u64 now, __u32 *late)
 {

@@ -1,4 +1,4 @@
-//! The structures of `live.h` in Rust.
+//! The Rust counterparts of the structures in `live.h`.
 
 use crate::mirrored::mirrored;
 
@@ -7,13 +7,13 @@ pub(super) const PART_BUCKETS: usize = 296;
 pub(super) const PORTS_MAX: usize = 16;
 /// `LIVE_PROTOCOLS`.
 pub(super) const PROTOCOLS: usize = 9;
-/// `LIVE_NOT_YET`: the window has not opened, because the programs are still being attached.
+/// `LIVE_NOT_YET`: the window has not opened yet, because the programs are still being attached.
 pub(super) const NOT_YET: u64 = u64::MAX;
-/// The number of slots for NAPIs; slots for threads follow in the map `parts`.
+/// The number of slots for NAPIs in the map `parts`; slots for threads follow.
 pub(super) const NAPIS_MAX: u32 = 128;
-/// The number of slots for NAPIs and threads together.
+/// The number of slots for NAPIs and threads in the map `parts`.
 pub(super) const PARTS_MAX: u32 = NAPIS_MAX + 64;
-/// `LIVE_WHOLE`: the sum of a turnaround distribution.
+/// `LIVE_WHOLE`: the whole of a turnaround distribution, of which shares are parts.
 pub(super) const WHOLE: u64 = 1 << 31;
 
 /// `EXCHANGES_MAX`: the maximum number of unanswered requests kept for a socket or peer. A power of two.

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Measures how long the requests of a service take, from the NIC's ring to the
- * answer, and where that time goes.
+ * answer, and where that time is spent.
  *
  * The unit is the exchange: the data that a client sends until the server
- * answers. A change of direction ends it, however the data was segmented.
+ * answers. A change of direction ends the exchange, however the data was
+ * segmented.
  *
- * The three programs for sockets run under the socket's lock, so its state
- * needs no other lock. A NAPI is polled on one CPU at a time. Counts are per
- * CPU; if a softirq interrupts an increment, one may be lost, about once in a
- * million.
+ * The three programs for sockets run under the socket's lock, so the socket's
+ * state needs no other lock. A NAPI is polled on only one CPU at a time. Counts
+ * are per CPU; if a softirq interrupts an increment, one count may be lost,
+ * about once in a million.
  *
  * No map or program outlives the process that loaded it, and nothing runs
  * between two windows, because the meter detaches the programs.
@@ -29,20 +30,20 @@
 #include "datagram.bpf.h"
 
 /*
- * If at least this many bytes of an answer are unacknowledged, the sender is assumed to wait for
- * buffer space, and the next send continues the answer.
+ * The number of unacknowledged bytes of an answer from which the sender is assumed to wait for
+ * buffer space, so that the next send continues the answer.
  */
 #define UNACKNOWLEDGED_BYTES 16384
 
 /* include/linux/interrupt.h */
 #define NET_RX_SOFTIRQ 3
 
-/* include/linux/socket.h: the sender has more data. */
+/* A flag of sends (include/linux/socket.h): the sender has more data. */
 #define MSG_MORE 0x8000
 
 #define TCP_FIN 1
 
-/* include/uapi/linux/tcp.h: the header length in words, in the upper half of this byte. */
+/* The offset of the byte whose upper half is the header length in words (include/uapi/linux/tcp.h). */
 #define TCP_OFFSET_AT 12
 
 char LICENSE[] SEC("license") = "GPL";
@@ -54,7 +55,7 @@ struct segment {
 
 /*
  * Reads TCP's control block of a segment in place. The flags have two bytes
- * since Linux 6.18, and one byte before accurate ECN was added: libbpf adjusts
+ * since Linux 6.18, and one byte in kernels before accurate ECN: libbpf adjusts
  * the load to the size of the field.
  */
 static __always_inline void segment_of(struct sk_buff *skb, struct segment *segment)
@@ -66,7 +67,7 @@ static __always_inline void segment_of(struct sk_buff *skb, struct segment *segm
 	segment->flags = cb->tcp_flags;
 }
 
-/* Records that the first packet of a softirq has reached TCP. */
+/* Records how long the first packet of a softirq took to reach TCP. */
 static __always_inline void took_to_receive(__u64 now)
 {
 	struct cpu_state *cpu = this_cpu();
@@ -89,7 +90,8 @@ static __always_inline bool is_ksoftirqd(struct task_struct *task)
 	       task->comm[4] == 't' && task->comm[5] == 'i';
 }
 
-/* The NAPI that delivered an arrival, and its position in a poll. */
+/* The NAPI poll that delivered an arrival, and the arrival's position in that
+ * poll. */
 struct place {
 	__u32 poll;
 	__u16 at;
@@ -142,7 +144,7 @@ static __always_inline void placed(struct sock *sk, struct sk_buff *skb, struct 
 	napi = napi_at(state->napi);
 	if (napi && sk->sk_lock.owned) {
 		/*
-		 * An earlier poll delivered the packet, which then waited until the socket's owner
+		 * An earlier poll delivered the packet; it then waited until the socket's owner
 		 * released the socket.
 		 */
 		place->poll = napi->packets ? napi->number : napi->number - 1;
@@ -153,9 +155,9 @@ static __always_inline void placed(struct sock *sk, struct sk_buff *skb, struct 
 }
 
 /*
- * Returns whether the socket has sent data that no program saw, since an
- * exchange began. If the hook runs after the send, an answer may not have been
- * recorded yet.
+ * Returns whether the socket has sent data since the exchange began that no
+ * program observed. If the hook runs after the send, an answer may not have
+ * been recorded yet.
  */
 static __always_inline bool was_answered_unseen(struct socket_state *state, struct exchange *exchange,
 						struct tcp_sock *tcp)
@@ -163,7 +165,7 @@ static __always_inline bool was_answered_unseen(struct socket_state *state, stru
 	return tcp->write_seq != exchange->write_seq && state->last_send < exchange->probed;
 }
 
-/* Adds a segment to an exchange that the application has not read completely. */
+/* Adds a segment to an exchange whose data the application has not read completely. */
 static __always_inline void joins(struct socket_state *state, struct exchange *exchange,
 				  struct segment *segment, struct look *look, __u64 now)
 {
@@ -183,8 +185,8 @@ static __always_inline void joins(struct socket_state *state, struct exchange *e
 }
 
 /*
- * Kernel: 6.18, net/ipv4/tcp_input.c tcp_rcv_established() handles established
- * connections; the segment is not yet queued.
+ * Kernel: 6.18, net/ipv4/tcp_input.c tcp_rcv_established(), which handles
+ * established connections. The segment is not queued yet.
  */
 SEC("tp_btf/tcp_probe")
 int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
@@ -225,13 +227,13 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	now = bpf_ktime_get_ns();
 	placed(sk, skb, state, now, &place);
 	in_order = !state->sees || sequence.seq == state->seen_seq;
-	/* A retransmitted segment has already been counted. */
+	/* Skip a retransmitted segment, which has already been counted. */
 	if (state->sees && (__s32)(sequence.end_seq - state->seen_seq) <= 0)
 		return 0;
 	state->seen_seq = sequence.end_seq;
 	state->sees = 1;
 	/*
-	 * Arrivals after the window are not recorded; the next window finds them by
+	 * Arrivals after the window are not recorded; the next window detects them by means of
 	 * TCP's own timestamps.
 	 */
 	if (!gate.opens)
@@ -270,8 +272,8 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	}
 	all->arrivals++;
 	/*
-	 * If no other exchange is outstanding, use the first entry, so that it
-	 * always is in the same cache line.
+	 * If no exchange is outstanding, use the first entry, so that it is
+	 * always in the same cache line.
 	 */
 	if (fresh)
 		state->head = state->read = state->tail = 0;
@@ -284,8 +286,8 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	exchange->unseen = 0;
 	exchange->touched = 0;
 	/*
-	 * Attaching the programs stopped this CPU for a moment, so arrivals at that time are not
-	 * typical.
+	 * Attaching the programs stopped this CPU for a moment, so arrivals before the window opens
+	 * are not typical.
 	 */
 	exchange->untimed = now < gate.opens;
 	exchange->incomplete = look.incomplete;
@@ -298,17 +300,16 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	exchange->at = place.at;
 	exchange->at_interrupt = place.at_interrupt;
 	exchange->by_ksoftirqd = place.by_ksoftirqd;
-	/* If no request is outstanding, this one cannot have arrived before the last answer. */
+	/* If no other request is outstanding, this one cannot have arrived before the last answer. */
 	exchange->floor = fresh ? state->last_send : 0;
 	state->tail++;
 	return 0;
 }
 
 /*
- * Handles a read of bytes whose arrival no program saw: they came with the handshake
- * (TCP_DEFER_ACCEPT, TCP Fast Open), or the kernel skipped the program. Their arrival
- * time is TCP's record of the last received segment; several such segments count as one
- * arrival.
+ * Handles a read of bytes whose arrival no program observed: they came with the handshake
+ * (TCP_DEFER_ACCEPT, TCP Fast Open), or the kernel skipped the program. TCP's record of the last
+ * received segment serves as their arrival time; several such segments count as one arrival.
  */
 static __always_inline void came_unseen(struct sock *sk, struct tcp_sock *tcp, struct socket_state *state)
 {
@@ -358,8 +359,8 @@ static __always_inline void came_unseen(struct sock *sk, struct tcp_sock *tcp, s
 }
 
 /*
- * Returns whether the receive window is closed: the client cannot send another segment until the
- * application reads the earlier data.
+ * Returns whether the receive window is closed, so that the client cannot send another segment
+ * until the application reads the earlier data.
  */
 static __always_inline bool window_is_closed(struct tcp_sock *tcp, __u32 copied)
 {
@@ -415,8 +416,8 @@ int BPF_PROG(live_read, struct sock *sk)
 }
 
 /*
- * Returns whether a send without an outstanding request continues the last answer. It does if one
- * of these is true:
+ * Returns whether a send without an outstanding request continues the last answer. This is so if
+ * one of these conditions is true:
  *
  * - The thread has not slept since that answer.
  * - The application has since read more of the same request.
@@ -447,7 +448,8 @@ static __always_inline int sent(struct sock *sk, int flags)
 	if (!ours(sk))
 		return 0;
 	state = state_of(sk, BY_SEND);
-	/* The send may answer a request from before the window. */
+	/* This send may answer a request from before the window, so create a
+	 * state. */
 	if (!state && gate.opens)
 		state = state_for(sk, tcp_of(sk), BY_SEND);
 	if (!state)
@@ -461,14 +463,14 @@ static __always_inline int sent(struct sock *sk, int flags)
 		state->strayed = 0;
 	}
 	if (state->head == state->tail && !state->answered) {
-		/* The send answers a request from before the window. */
+		/* This send answers a request from before the window. */
 		state->last_send = now;
 		state->has_read = 0;
 		return 0;
 	}
 	exchange = exchange_at(state, state->head);
 	/*
-	 * Arrivals after the window are not known, so this send cannot be
+	 * Arrivals after the window are not recorded, so this send cannot be
 	 * assigned to a request.
 	 */
 	if (!gate.opens && state->head == state->read)
@@ -484,7 +486,7 @@ static __always_inline int sent(struct sock *sk, int flags)
 		}
 		state->answered = 1;
 		answer(exchange, now, state->worker, state->protocol);
-		/* The request may be answered before it has been read completely. */
+		/* The application may answer a request before it has read all of it. */
 		if (state->head == state->read)
 			state->read++;
 		state->head++;
@@ -510,8 +512,8 @@ static __always_inline int sent(struct sock *sk, int flags)
 }
 
 /*
- * The NAPI's thread is woken when the first packet arrives. A running thread is
- * not woken, and then the tracepoint is not reached.
+ * The NAPI's thread is woken when the first packet arrives. If the thread is
+ * already running, it is not woken, and this tracepoint is not reached.
  */
 SEC("tp_btf/sched_waking")
 int BPF_PROG(live_wakes, struct task_struct *task)
@@ -561,7 +563,7 @@ int BPF_PROG(live_sends, struct sock *sk, struct msghdr *msg)
 	return sent(sk, msg->msg_flags);
 }
 
-/* Called after the bytes were passed to TCP, and often after they were transmitted. */
+/* Called after the bytes of a send were passed to TCP, and often after they were transmitted. */
 SEC("?tp_btf/sock_send_length")
 int BPF_PROG(live_has_sent, struct sock *sk, int ret, int flags)
 {
@@ -570,7 +572,7 @@ int BPF_PROG(live_has_sent, struct sock *sk, int ret, int flags)
 	return sent(sk, flags);
 }
 
-/* Records that a poll that started its NAPI's timer ends at @now. */
+/* Records that a poll ends at @now, and that it started its NAPI's timer. */
 static __always_inline void starts_timer(struct napi_state *napi, struct napi_struct *polled, __u64 now)
 {
 	__u64 at = napi_timer_expires_at(polled), expires;
@@ -659,7 +661,8 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 		napi->turns = thread->sched_info.pcount;
 		napi->sleeps = thread->nvcsw;
 	}
-	/* The packets that a full poll left in the ring arrived after those that the poll took. */
+	/* If the poll is full, the packets that it left in the ring arrived after those that it
+	 * took. */
 	if (work >= budget && napi->first > napi->drained)
 		napi->drained = napi->first;
 	napi->window = gate.window;
@@ -680,7 +683,7 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 	return 0;
 }
 
-/* Called for any packet before it reaches its protocol. Kernel: 6.18, net/core/dev.c
+/* Called for every packet before the packet reaches its protocol. Kernel: 6.18, net/core/dev.c
  * __netif_receive_skb_core(). */
 SEC("?tp_btf/netif_receive_skb")
 int BPF_PROG(live_datagram, struct sk_buff *skb)
@@ -716,7 +719,7 @@ int BPF_PROG(live_datagram, struct sk_buff *skb)
 	datagram.exchange.probed = now;
 	datagram.exchange.last = now;
 	/*
-	 * As in live_arrives: arrivals while the programs were being attached
+	 * As in live_arrives: arrivals while the programs are being attached
 	 * are not typical.
 	 */
 	datagram.exchange.untimed = now < gate.opens;
@@ -775,9 +778,10 @@ int BPF_PROG(live_drops, int reason, struct sock *sk)
 }
 
 /*
- * Called when any packet is dropped. A dropped datagram would shift the pairing
- * of its peer, because no one reads or answers it. If a packet capture shares
- * the packet, its address has changed by now, and it is not recognised.
+ * Called when any packet is dropped. A dropped datagram, which no one reads or
+ * answers, would shift the pairing of its peer's other datagrams. If a packet
+ * capture shares the packet, its address has changed by now, and it is not
+ * recognised.
  */
 SEC("?tp_btf/kfree_skb")
 int BPF_PROG(live_discards, struct sk_buff *skb)
@@ -798,8 +802,8 @@ int BPF_PROG(live_discards, struct sk_buff *skb)
 
 /*
  * Called when any packet is sent. A packet that passes several devices is
- * counted at the first one: at the next device, the same packet with the same
- * contents is recognised.
+ * counted only at the first one: at later devices, it is recognised by its
+ * address and contents.
  */
 SEC("?tp_btf/net_dev_queue")
 int BPF_PROG(live_datagram_sent, struct sk_buff *skb)
@@ -841,7 +845,7 @@ int BPF_PROG(live_datagram_sent, struct sk_buff *skb)
 	return 0;
 }
 
-/* Counts an exchange that is unanswered at the end of the window. */
+/* Adds an exchange that is unanswered at the end of the window. */
 static __always_inline void waits(struct live_waiting *found, __u64 probed, __u64 last, bool counts,
 				  __u64 *longest)
 {
@@ -859,7 +863,8 @@ static __always_inline void waits(struct live_waiting *found, __u64 probed, __u6
 		*longest = found->now - last;
 }
 
-/* Counts a socket by its longest wait. */
+/* Counts a socket as stalled if its longest wait exceeds a threshold, and as
+ * waiting throughout if it exceeds the window. */
 static __always_inline void has_waited(struct live_waiting *found, __u64 longest)
 {
 	found->stalled += longest >= found->stalled_ns;
@@ -867,8 +872,8 @@ static __always_inline void has_waited(struct live_waiting *found, __u64 longest
 }
 
 /*
- * Returns whether every message of the client gets an answer; only then does an unanswered message
- * mean that the client waits.
+ * Returns whether the protocol answers every message of the client. Only then does an unanswered
+ * message mean that the client waits.
  */
 static __always_inline bool answers_all(struct socket_state *state)
 {
@@ -876,15 +881,15 @@ static __always_inline bool answers_all(struct socket_state *state)
 	       state->protocol == LIVE_MEMCACHED;
 }
 
-/* Adds TCP's own counts on a socket in this window. */
+/* Adds the increase of a socket's own TCP counters in this window. */
 static __always_inline void adds_counts(struct live_waiting *found, struct tcp_sock *tcp,
 					struct socket_state *state, bool of_window)
 {
 	struct tcp_counts now = {};
 
 	/*
-	 * A socket without an event in the window may still have retransmitted an
-	 * answer, so its counters are added, too.
+	 * A socket without an event in the window may still have retransmitted an answer, so add
+	 * its counters, too.
 	 */
 	if (state->before.window != (__u32)gate.window)
 		return;
@@ -934,8 +939,8 @@ int live_waits(struct bpf_iter__bpf_sk_storage_map *ctx)
 		state->write_seq = tcp->write_seq;
 	if (state->head == state->tail || state->write_seq != tcp->write_seq) {
 		/*
-		 * If no exchange is known to be unanswered, or data was sent between two windows,
-		 * use TCP's own timestamps.
+		 * If no exchange is known to be unanswered, or if data was sent between two
+		 * windows, use TCP's own timestamps.
 		 */
 		if (!of_window && client_waits(tcp, BY_ARRIVAL, &ticks) && ticks >= TICKS_MIN) {
 			probed = found->now - (__u64)ticks * config.tick_ns;
@@ -944,13 +949,13 @@ int live_waits(struct bpf_iter__bpf_sk_storage_map *ctx)
 		}
 		return 0;
 	}
-	/* The buffer can only be read at constant offsets, so each position is checked. */
+	/* The storage can only be read at constant offsets, so check each position. */
 #pragma unroll
 	for (i = 0; i < EXCHANGES_MAX; i++) {
 		if (((i - state->head) & (EXCHANGES_MAX - 1)) >= state->tail - state->head)
 			continue;
 		exchange = &state->exchanges[i];
-		/* Exchanges that were read before the last send were answered by it. */
+		/* Skip exchanges that were read before the last send: that send answered them. */
 		if (exchange->read && state->last_send >= exchange->read)
 			continue;
 		if (exchange->incomplete) {

@@ -3,27 +3,27 @@
  * Detects where requests begin, in protocols that can be recognised by their
  * first bytes.
  *
- * The first bytes of a segment show whether it begins or continues a request.
- * The requests in an arrival are counted by message length if lengths are not
- * encrypted (HTTP/2, PostgreSQL, TLS records), and by lines (HTTP/1, RESP,
- * memcached) on connections with several outstanding requests.
+ * The first bytes of a segment show whether the segment begins or continues a
+ * request. The requests in an arrival are counted by message length if lengths
+ * are not encrypted (HTTP/2, PostgreSQL, TLS records), and by lines (HTTP/1,
+ * RESP, memcached) on connections with several outstanding requests.
  */
 #ifndef __LIVE_PROTOCOL_H__
 #define __LIVE_PROTOCOL_H__
 
 #include "state.bpf.h"
 
-/* The number of messages after which a connection's protocol counts as unknown. */
+/* The number of messages after which an undetected protocol counts as unknown. */
 #define LOOKS_MAX 4
 
 /*
- * On a connection whose arrivals have held single requests, only one in this many is counted line
- * by line. A power of two.
+ * On a connection whose arrivals have each held a single request, the lines of only one arrival in
+ * this many are counted. A power of two.
  */
 #define LINES_EVERY 8
 
-/* The number of bytes of an arrival whose lines are counted; the count is extrapolated to the
- * rest. */
+/* The maximum number of bytes of an arrival in which lines are counted; the count is extrapolated
+ * to the rest. */
 #define LINES_BYTES 4096
 
 /* The number of bytes checked per step. */
@@ -33,18 +33,19 @@
 #define MESSAGES_MAX 256
 
 /*
- * The number of consecutive answers to arrivals that begin no request after
- * which the protocol counts as a different one, for example on an upgraded
- * HTTP/1 connection.
+ * The number of consecutive answered arrivals that begin no request after which
+ * the connection's protocol counts as a different one, for example on an
+ * upgraded HTTP/1 connection.
  */
 #define STRAYS_MAX 8
 
-/* For reading non-linear skbs. Linux 6.12: "bpf: Allow bpf_dynptr_from_skb() for tp_btf". */
+/* Used to read non-linear skbs. Linux 6.12: "bpf: Allow bpf_dynptr_from_skb() for tp_btf". */
 struct bpf_dynptr {
 	__u64 opaque[2];
 } __attribute__((aligned(8)));
 
-/* The type in the function's declaration only; the argument is a struct sk_buff. */
+/* Only the declaration of bpf_dynptr_from_skb() uses this type; the argument is really a struct
+ * sk_buff. */
 struct __sk_buff {
 };
 
@@ -63,7 +64,7 @@ extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dy
 
 #define POSTGRESQL_STARTUP_MAX 10000
 
-/* An arrival: the inputs of the classification, and its results. */
+/* An arrival: the inputs of its classification, and the results. */
 struct look {
 	__u32 from;	/* offset of its bytes in the segment */
 	__u32 length;
@@ -78,7 +79,7 @@ struct look {
 
 #define WORD(a, b, c, d) ((__u32)(a) | (__u32)(b) << 8 | (__u32)(c) << 16 | (__u32)(d) << 24)
 
-/* How many of an arrival's first bytes are checked. */
+/* The number of an arrival's first bytes that are checked. */
 #define LOOK_BYTES 12
 
 struct start {
@@ -147,7 +148,7 @@ static __always_inline bool begins_resp(__u32 word)
 	return (word & 0xff) == '*' && digit >= '1' && digit <= '9';
 }
 
-/* A global function, unlike the other functions here, so that the verifier checks it once
+/* A global function, unlike the other functions in this file, so that the verifier checks it once
  * and separately. */
 __noinline int begins(__u32 protocol, __u32 word)
 {
@@ -206,8 +207,8 @@ __noinline int protocol_of(const struct start *start, __u32 length)
 	if (is_postgresql_type(bytes[0]) && !bytes[1] && size >= 4 && size < 1 << 24)
 		return LIVE_POSTGRESQL;
 	/*
-	 * On a connection that is older than the meter: an HTTP/2 frame that
-	 * ends with the arrival or is followed by another frame.
+	 * On a connection that is older than the meter: accept an HTTP/2 frame
+	 * that ends with the arrival or is followed by another frame.
 	 */
 	size = (__u32)bytes[0] << 16 | (__u32)bytes[1] << 8 | bytes[2];
 	if (length >= HTTP2_HEADER_BYTES && bytes[3] == HTTP2_HEADERS && size && size < 16384 && bytes[4] & 4 &&
@@ -216,7 +217,7 @@ __noinline int protocol_of(const struct start *start, __u32 length)
 	return LIVE_OTHER;
 }
 
-/* The buffer and counts for lines; one per CPU. */
+/* The buffer in which lines are counted, and the counts; one per CPU. */
 struct lines {
 	__u32 length, protocol;
 	__u32 found;	/* requests that begin after the first line */
@@ -288,7 +289,7 @@ static __noinline __u32 count_lines(struct sk_buff *skb, struct look *look, __u3
 		return 1;
 	if (bpf_dynptr_read(lines->bytes, some, &data, look->from, 0))
 		return 1;
-	/* Clear the buffer: line ends of an earlier arrival must not be counted. */
+	/* Clear the buffer, so that line ends of an earlier arrival are not counted. */
 	__builtin_memset(lines->bytes + some, 0, LINE_STEP);
 	lines->length = some;
 	lines->protocol = protocol;
@@ -339,7 +340,7 @@ __noinline __u64 message_of(const struct start *start, __u32 protocol, __u32 aft
 		return (HTTP2_HEADER_BYTES + ((__u32)bytes[0] << 16 | (__u32)bytes[1] << 8 | bytes[2])) |
 		       (bytes[3] == HTTP2_HEADERS ? IS_REQUEST : !bytes[3] ? IS_PART : 0);
 	}
-	/* The startup message has no type. */
+	/* A startup message has no type. */
 	if (!bytes[0])
 		return length_at(bytes);
 	if (bytes[0] == 'Q' || bytes[0] == 'S' || bytes[0] == 'F')
@@ -374,7 +375,7 @@ static long follow_message(__u32 step, void *context)
 	return 0;
 }
 
-/* Counts requests in protocols with length-prefixed messages. */
+/* Counts requests in protocols whose messages have a length prefix. */
 static __always_inline void looks_at_messages(struct socket_state *state, struct sk_buff *skb, struct look *look)
 {
 	__u32 length = look->length;
@@ -397,7 +398,8 @@ static __always_inline void looks_at_messages(struct socket_state *state, struct
 	state->skip = all.lost || all.at < length ? 0 : all.at - length;
 	look->requests = all.found > 0xffff ? 0xffff : all.found;
 	look->begins = begins && (all.found || all.rest);
-	/* The rest of an earlier message continues that message's exchange. */
+	/* If the arrival contains only the rest of an earlier message, it
+	 * continues that message's exchange. */
 	look->counts = all.found || all.rest || (!begins && !fresh);
 	look->incomplete = (state->skip || all.lost) && state->protocol != LIVE_HTTP2;
 }
@@ -413,7 +415,7 @@ static __always_inline void looks_at_lines(struct socket_state *state, struct sk
 	if (!look->begins && look->fresh) {
 		/*
 		 * The arrival continues a request that was already answered. If
-		 * that happens repeatedly, the connection now uses another
+		 * this happens repeatedly, the connection now uses another
 		 * protocol.
 		 */
 		look->counts = state->strays >= STRAYS_MAX;
@@ -431,7 +433,8 @@ static __always_inline void looks_at_lines(struct socket_state *state, struct sk
 					    word == WORD('P', 'A', 'T', 'C'));
 	state->in_one++;
 	/*
-	 * An arrival that is longer than every single request so far may hold several.
+	 * An arrival that is longer than any arrival with a single request so far may hold several
+	 * requests.
 	 */
 	if (state->pipelined || has_body || (look->begins && look->length > state->one_bytes) ||
 	    !(state->in_one & (LINES_EVERY - 1))) {
@@ -470,7 +473,7 @@ static __noinline int looks(struct socket_state *state, struct sk_buff *skb, str
 	if (!bpf_ksym_exists(bpf_dynptr_from_skb) || (state->protocol == LIVE_OTHER && state->looked >= LOOKS_MAX))
 		return 0;
 	if (length >= LOOK_BYTES && skb->len - skb->data_len >= from + length) {
-		/* The whole arrival is linear, as usual, so no helper is needed to read it. */
+		/* As usual, the whole arrival is linear, so it can be read without a helper. */
 		bytes = sixteen_bytes(skb->data + from);
 		first.words[0] = bytes->in6_u.u6_addr32[0];
 		first.words[1] = bytes->in6_u.u6_addr32[1];

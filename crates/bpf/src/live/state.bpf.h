@@ -6,20 +6,21 @@
 #ifndef __LIVE_STATE_H__
 #define __LIVE_STATE_H__
 
-/* The maximum number of unanswered exchanges per socket; further requests are merged into the last
- * one. */
+/* The maximum number of unanswered exchanges that are kept per socket. Further requests are merged
+ * into the last one. */
 #define EXCHANGES_MAX 8
 
 /*
- * The number of poll records kept per NAPI, until their packets are answered.
+ * The number of poll records kept per NAPI. A record is needed until its
+ * packets are answered.
  */
 #define POLLS_MAX 64
 
 #define NO_SLOT 0xff
 
 /*
- * The number of entries in the cache of NAPI slots, indexed by the low bits of
- * NAPI ids. A power of two.
+ * The number of entries in the cache of NAPI slots, whose index is the low bits
+ * of a NAPI id. A power of two.
  */
 #define NEAR_MAX 1024
 
@@ -59,7 +60,7 @@ struct exchange {
 	__u8 by_ksoftirqd;	/* ksoftirqd ran that poll */
 };
 
-/* TCP's counters of a socket when the window began, or at the socket's first event in it. */
+/* A socket's TCP counters when the window began, or at the socket's first event in the window. */
 struct tcp_counts {
 	__u32 window;	/* the number of the window that the counters belong to */
 	__u32 segments_out;
@@ -71,13 +72,13 @@ struct tcp_counts {
 };
 
 /*
- * Exchanges are numbered: [head, read) have been read, [read, tail) have not.
+ * Exchanges are numbered: those in [head, read) have been read, those in [read, tail) have not.
  *
- * The kernel stores eight bytes in front of this structure, at the start of a
- * cache line. The fields that every event of a socket touches fill the rest of
- * that line, and each exchange has a line. The fields of arrivals come last,
- * because CPUs fetch lines in pairs: if the CPU that answers is not the one that
- * receives, each line that both write costs a request up to 100 ns.
+ * The kernel stores eight bytes in front of this structure, at the start of a cache line. The
+ * fields that every event of a socket touches fill the rest of that line, and each exchange has a
+ * line. The fields that only arrivals use come last, because CPUs fetch lines in pairs: if the CPU
+ * that answers is not the one that receives, each line that both CPUs write costs a request up to
+ * 100 ns.
  */
 struct socket_state {
 	__u64 last_send;
@@ -134,13 +135,14 @@ struct poll {
 	__u64 pad;	/* Pads the record so that no poll spans two cache lines. */
 };
 
-/* A kernel thread polls the NAPI. */
+/* A flag: a kernel thread polls the NAPI. */
 #define THREADED 1
-/* The NAPI's thread was always runnable: its packets arrived while the thread waited for a CPU. */
+/* A flag: the NAPI's thread has not slept, so its packets arrived while it waited for a CPU. */
 #define SPREAD 2
-/* The wake-up of the thread for the running poll was observed. */
+/* A flag: the thread's wake-up for the running poll was observed. */
 #define WOKEN 4
-/* ksoftirqd polls: it is unknown since when the softirq has been pending. */
+/* A flag: ksoftirqd polls, so it is unknown how long the softirq has been
+ * pending. */
 #define BY_KSOFTIRQD 8
 
 struct napi_state {
@@ -163,8 +165,8 @@ struct napi_state {
 	__u8 polls_seen;	/* the entry is a NAPI: a poll was observed */
 	__u8 flags;
 	__u8 pad[3];
-	/* Aligned because the answering CPU reads the array; this structure begins 16 bytes into
-	 * a cache line. */
+	/* Aligned because another CPU, the one that answers, reads the array. This structure begins
+	 * 16 bytes into a cache line. */
 	struct poll polls[POLLS_MAX];
 	__u64 rest[2];
 };
@@ -180,8 +182,8 @@ struct {
 } slots SEC(".maps");
 
 /*
- * A cache of NAPI slots, because every poll on the host looks one up. Of two
- * NAPIs with the same index, only the first has an entry. An entry has the
+ * A cache of NAPI slots, because every poll on the host looks up a slot. If two
+ * NAPIs have the same index, only the first has an entry. An entry has the
  * NAPI's id in its low half (0: no measured NAPI has this index) and the slot
  * in its high half, so that both are written atomically.
  */
@@ -291,8 +293,8 @@ static __always_inline struct live_counts *counted(void)
 }
 
 /*
- * Keeps a bounded value in one register, because the verifier does not track the bounds of
- * copies.
+ * Keeps a bounded value in one register, because the verifier does not transfer the bounds to
+ * copies of the value.
  */
 #define bounded(index, size)						\
 	({								\
@@ -301,7 +303,7 @@ static __always_inline struct live_counts *counted(void)
 		__at < (size) ? __at : 0;				\
 	})
 
-/* Returns the shortest span that belongs to a bucket. */
+/* Returns the lower edge of a bucket, which is the shortest span in it. */
 static __always_inline __u64 lower_edge(__u32 bucket)
 {
 	__u32 power = (bucket >> 4) + 3;
@@ -342,7 +344,8 @@ static __always_inline bool ours(const struct sock *sk)
 	return sk->__sk_common.skc_net.net->ns.inum == config.netns;
 }
 
-/* Caches the slot of a NAPI. The first NAPI with an index keeps the entry. */
+/* Caches the slot of a NAPI. If two NAPIs have the same index, the first one
+ * keeps the entry. */
 static __always_inline void has_place(__u32 id, __u32 slot)
 {
 	__u32 place = id & (NEAR_MAX - 1);
@@ -354,7 +357,7 @@ static __always_inline void has_place(__u32 id, __u32 slot)
 
 /*
  * Returns the slot of a NAPI or thread, which keeps it for the lifetime of the
- * maps. Assigns a slot if it has none.
+ * maps. Assigns a slot to a NAPI or thread that has none.
  */
 __noinline __u32 slot_of(__u32 id, __u32 is_worker)
 {
@@ -379,8 +382,8 @@ __noinline __u32 slot_of(__u32 id, __u32 is_worker)
 	}
 	if (bpf_map_update_elem(&slots, &key, &slot, BPF_NOEXIST)) {
 		/*
-		 * Another CPU has assigned a slot first; the one claimed here
-		 * stays empty.
+		 * Another CPU has assigned a slot first; the slot that was
+		 * claimed here stays empty.
 		 */
 		known = bpf_map_lookup_elem(&slots, &key);
 		return known ? *known : is_worker ? 0 : NO_SLOT;
@@ -437,21 +440,21 @@ static __always_inline struct exchange *exchange_at(struct socket_state *state, 
 	return &state->exchanges[number & (EXCHANGES_MAX - 1)];
 }
 
-/* The kinds of event that can be a socket's first in a window. */
+/* The kinds of event that can be a socket's first event in a window. */
 #define BY_ARRIVAL 0
 #define BY_READ 1
 #define BY_SEND 2
 
 /*
- * TCP records the times of sends and receives in jiffies; shorter waits than this cannot be
- * timed.
+ * The shortest wait, in jiffies, that TCP's timestamps of sends and receives can measure, because
+ * TCP records them in jiffies.
  */
 #define TICKS_MIN 8
 
 /*
- * Returns whether TCP's timestamps show that data arrived after the last send, and
- * how many jiffies ago. If both were in the same jiffy, the result depends on
- * whether the event is an arrival.
+ * Returns whether TCP's timestamps show that data arrived after the last send, and sets how many
+ * jiffies ago. If both were in the same jiffy, the result depends on whether the current event is
+ * an arrival.
  */
 static __always_inline bool client_waits(struct tcp_sock *tcp, __u32 by, __u32 *ticks)
 {
@@ -463,13 +466,14 @@ static __always_inline bool client_waits(struct tcp_sock *tcp, __u32 by, __u32 *
 	return true;
 }
 
-/* When TCP last received a segment; 0 if unknown. */
+/* Returns when TCP last received a segment, or 0 if unknown. */
 static __always_inline __u64 took_last(struct tcp_sock *tcp)
 {
 	return bpf_core_field_exists(tcp->tcp_clock_cache) ? tcp->tcp_clock_cache : 0;
 }
 
-/* include/linux/tcp.h enum tcp_chrono; chrono_stat has no entry for 0. */
+/* A value of enum tcp_chrono in include/linux/tcp.h. chrono_stat has no entry
+ * for value 0. */
 #define TCP_CHRONO_RWND_LIMITED 2
 
 static __always_inline void tcp_counts_of(struct tcp_sock *tcp, struct tcp_counts *counts)
@@ -484,8 +488,8 @@ static __always_inline void tcp_counts_of(struct tcp_sock *tcp, struct tcp_count
 }
 
 /*
- * Handles a socket's first event in a window. A request that was waiting still
- * waits, unless the socket has sent data in between.
+ * Handles a socket's first event in a window. A request that was waiting before
+ * is still waiting, unless the socket has sent data in between.
  */
 static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 by)
 {
@@ -498,14 +502,14 @@ static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 
 		return 0;
 	all->connections++;
 	if (!state->window && !tcp->bytes_sent) {
-		/* A new connection: all of its data is of this window. */
+		/* On a new connection, TCP's counters cover only this window. */
 		all->opened++;
 		__builtin_memset(&state->before, 0, sizeof(state->before));
 		state->before.window = gate.window;
 	} else if (state->before.window != (__u32)gate.window) {
 		tcp_counts_of(tcp, &state->before);
 	}
-	/* The last send answered the exchanges that were read before it. */
+	/* Exchanges that were read before the last send were answered by it. */
 	for (i = 0; i < EXCHANGES_MAX && state->head != state->read; i++) {
 		exchange = exchange_at(state, state->head);
 		if (state->last_send < exchange->read)
@@ -515,8 +519,8 @@ static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 
 	state->window = gate.window;
 	if (state->head == state->tail || state->write_seq != tcp->write_seq) {
 		state->head = state->read = state->tail = 0;
-		/* Skip this if the data was both received and read in this window: TCP's own clock
-		 * is more precise then. */
+		/* Skip this if the data was both received and read in this window: TCP's record of
+		 * the last received segment is then more precise. */
 		if (!(by == BY_READ && took_last(tcp) >= gate.opens) && client_waits(tcp, by, &ticks)) {
 			exchange = exchange_at(state, 0);
 			__builtin_memset(exchange, 0, sizeof(*exchange));
@@ -530,7 +534,7 @@ static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 
 			exchange->touched = 1;
 			state->tail = 1;
 			if (tcp->copied_seq == tcp->rcv_nxt) {
-				/* The request arrived at some unknown earlier time. */
+				/* The request was read at some unknown earlier time. */
 				exchange->read = 1;
 				state->read = 1;
 			}
@@ -543,7 +547,7 @@ static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 
 	return 0;
 }
 
-/* The socket's state in this window; 0 if it has none. */
+/* Returns the socket's state in this window, or 0 if it has none. */
 static __always_inline struct socket_state *state_of(struct sock *sk, __u32 by)
 {
 	struct socket_state *state = bpf_sk_storage_get(&sockets, sk, 0, 0);
@@ -553,8 +557,8 @@ static __always_inline struct socket_state *state_of(struct sock *sk, __u32 by)
 	return state;
 }
 
-/* Like state_of(), but creates a state if there is none. MPTCP sockets get none, because no
- * program sees their answers. */
+/* Like state_of(), but creates a state if there is none. An MPTCP socket gets no state, because no
+ * program observes its answers. */
 static __always_inline struct socket_state *state_for(struct sock *sk, struct tcp_sock *tcp, __u32 by)
 {
 	struct socket_state *state = bpf_sk_storage_get(&sockets, sk, 0, 0);

@@ -21,46 +21,46 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/process_events.b
 /// The maximum timeout of one poll. Longer waits are split.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// The maximum number of requested images and ports. `NAMES_MAX` in `process_events.bpf.c`.
+/// The maximum number of requested images, and of requested ports. `NAMES_MAX` in `process_events.bpf.c`.
 pub const NAMES_MAX: usize = 4096;
 
-/// The number of bytes of an image's file name that are compared, including a NUL. `IMAGE_BYTES` in
-/// `process_events.h`.
+/// The number of bytes of an image's file name that are compared, including a terminating NUL. `IMAGE_BYTES`
+/// in `process_events.h`.
 const IMAGE_BYTES: usize = 32;
 
-/// Events to report in addition to those of watched processes.
+/// The events that are reported in addition to those of watched processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
-    /// Every new image in the reader's network namespace. Each `execve` there writes a record and makes the
-    /// reader inspect the process.
+    /// Report every new image in the reader's network namespace. Each `execve` there writes a record and
+    /// makes the reader inspect the process.
     pub all_images: bool,
-    /// New images of files with these names (without directory), in every namespace. Only the first 31 bytes
-    /// of a name are compared.
+    /// Report new images of files with these names (without directory), in every namespace. Only the first 31
+    /// bytes of a name are compared.
     pub images: BTreeSet<String>,
-    /// Every listening TCP socket in the reader's network namespace, and every UDP port that is bound there,
-    /// but at most 8 UDP ports per process in ten seconds: a server binds a few at once, whereas a resolver
-    /// binds one for each query.
+    /// Report every listening TCP socket in the reader's network namespace, and every UDP port that is bound
+    /// there, but at most 8 UDP ports per process in ten seconds: a server binds a few ports when it starts,
+    /// whereas a resolver binds one for each query.
     pub all_listeners: bool,
-    /// The events of `all_listeners` in other network namespaces, so that a container's server is noticed
-    /// even if its executable has none of the names.
+    /// Report the events of `all_listeners` in other network namespaces, too, so that a container's server is
+    /// noticed even if its executable has none of the names in `images`.
     pub listeners_elsewhere: bool,
-    /// Listening TCP sockets and bound UDP sockets on these ports, in every namespace.
+    /// Report listening TCP sockets and bound UDP sockets on these ports, in every namespace.
     pub ports: BTreeSet<u16>,
 }
 
-/// A port in a network namespace on which sockets listen.
+/// A port on which sockets listen, with its network namespace.
 pub type ListenedPort = (NetnsId, u16);
 
 /// Events that are reported only if the kernel supports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtraEvents {
-    /// New epolls, at the return of `do_epoll_create()`.
+    /// Report new epolls, at the return of `do_epoll_create()`.
     pub epolls: bool,
-    /// Bound UDP ports, at `bind(2)` in all cgroups.
+    /// Report bound UDP ports, at `bind(2)` in all cgroups.
     pub udp_ports: bool,
 }
 
-/// An event with its time.
+/// An event with the time at which it occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedEvent {
     /// The event.
@@ -72,11 +72,11 @@ pub struct TimedEvent {
 /// A process event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessEvent {
-    /// A watched process has forked; its child is watched too.
+    /// A watched process has forked; its child is now watched, too.
     Child {
         /// The new process.
         child: ProcessId,
-        /// The watched process, its parent.
+        /// The child's parent, which is a watched process.
         parent: Pid,
     },
     /// A watched process executed a new image.
@@ -85,17 +85,17 @@ pub enum ProcessEvent {
     Exit(ProcessId),
     /// A watched process has a new epoll.
     Epoll(EpollId),
-    /// A process, watched or not, listens on a TCP port, or has bound a UDP port.
+    /// A process, whether watched or not, listens on a TCP port or has bound a UDP port.
     Listener {
         /// The process that called `listen(2)` or `bind(2)`.
         process: ProcessId,
         /// The port.
         port: u16,
-        /// The socket's network namespace, which may differ from the process's.
+        /// The socket's network namespace, which may differ from that of the process.
         netns: NetnsId,
     },
-    /// A port for which a connection was [awaited](ProcessEvents::await_connections) has a connection; the
-    /// port is no longer awaited. The listening process may not have accepted the connection yet.
+    /// A port for which a connection was [awaited](ProcessEvents::await_connections) has a connection, and is
+    /// no longer awaited. The listening process may not have accepted the connection yet.
     Connection(ListenedPort),
 }
 
@@ -116,7 +116,7 @@ impl fmt::Debug for ProcessEvents {
 }
 
 impl ProcessEvents {
-    /// Reports forks, execs and exits of watched processes.
+    /// Creates a listener that reports forks, execs and exits of watched processes.
     ///
     /// # Errors
     /// [`sys::Cause::Absent`] without kernel BTF or outside the initial pid namespace; otherwise the kernel's
@@ -125,17 +125,18 @@ impl ProcessEvents {
         Self::load(|_| Ok(()))
     }
 
-    /// Also reports new epolls, at the return of `do_epoll_create()`.
+    /// Like [`ProcessEvents::of_processes`], but also reports new epolls, at the return of
+    /// `do_epoll_create()`.
     ///
     /// # Errors
-    /// As for [`ProcessEvents::of_processes`]; also the kernel's error if it allows no programs at function
-    /// returns, because it is locked down or built without support for them.
+    /// As for [`ProcessEvents::of_processes`]; also the kernel's error if the kernel allows no programs at
+    /// function returns, because it is locked down or built without support for them.
     pub fn of_processes_and_epolls() -> Result<Self, KernelError> {
         Self::load(|open| load_too(open, &[EPOLLS])).map_err(not_at_epolls)
     }
 
-    /// Reports events of processes and TCP listeners, and those events of `too` that the kernel supports.
-    /// [`ProcessEvents::wait_for`] requests events of unwatched processes.
+    /// Creates a listener that reports events of processes and TCP listeners, and those events in `too` that
+    /// the kernel supports. [`ProcessEvents::wait_for`] requests events of unwatched processes.
     ///
     /// # Errors
     /// As for [`ProcessEvents::of_processes`]; with epolls, as for
@@ -155,7 +156,7 @@ impl ProcessEvents {
             .map_err(|error| KernelError { what: what.to_owned(), ..error })
     }
 
-    /// From now on, also reports these events, for a reader in this namespace. If the requested names and
+    /// Also reports these events from now on, for a reader in this namespace. If the requested names and
     /// ports do not fit into the maps, none of the new events is reported.
     ///
     /// # Errors
@@ -181,8 +182,7 @@ impl ProcessEvents {
         Ok(())
     }
 
-    /// From now on, reports the next TCP connection to each of these ports. The ports replace those of the
-    /// previous call.
+    /// Reports the next TCP connection to each of these ports, which replace those of the previous call.
     ///
     /// # Errors
     /// The kernel's error, if the map is full ([`NAMES_MAX`]).
@@ -201,7 +201,7 @@ impl ProcessEvents {
         Ok(())
     }
 
-    /// A descriptor that becomes readable when there is an event.
+    /// Returns a descriptor that becomes readable when there is an event.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         sys::bpf::ring_descriptor(&self.ring)
     }
@@ -236,7 +236,7 @@ impl ProcessEvents {
         self.loaded.map("watched")?.remove(&process.0.to_ne_bytes())
     }
 
-    /// Waits for the next event. Events of one CPU come in order. Returns `None` after the timeout.
+    /// Waits for the next event. Events of the same CPU arrive in order. Returns `None` after the timeout.
     ///
     /// # Errors
     /// The kernel's error, which means that the buffer is gone.
@@ -252,8 +252,8 @@ impl ProcessEvents {
         if let Some(event) = self.received() {
             return Ok(Some(event));
         }
-        // The system call has millisecond resolution. Round up: waking early would mean spinning for the
-        // rest.
+        // The system call has millisecond resolution. Round up, because waking early would mean spinning for
+        // the rest.
         let whole = Duration::from_millis(
             u64::try_from(timeout.min(WAIT_MAX).as_micros()).unwrap_or(0).div_ceil(1000),
         );
@@ -272,8 +272,8 @@ impl ProcessEvents {
         Some(event)
     }
 
-    /// The number of events that were lost since the last call because they were not read in time. After a
-    /// loss, the caller must inspect every watched process again.
+    /// Returns the number of events that were lost since the last call because they were not read in time.
+    /// After a loss, the caller must inspect every watched process again.
     ///
     /// # Errors
     /// The kernel's error, which means that the map is gone.
@@ -298,7 +298,7 @@ fn ring(loaded: &Loaded, sender: Sender<TimedEvent>) -> Result<RingBuffer<'stati
     builder.build().map_err(|_| refused("BPF map events: map into memory".to_owned()))
 }
 
-/// Programs that are loaded only on request.
+/// The programs that are loaded only on request.
 const EPOLLS: &str = "epoll_created";
 const LISTENERS: &str = "socket_changed";
 const UDP: [&str; 2] = ["udp_bound", "udp6_bound"];
@@ -314,7 +314,7 @@ fn not_at_epolls(error: KernelError) -> KernelError {
     KernelError { what: "attach to the return of do_epoll_create()".to_owned(), ..error }
 }
 
-/// A file name in the program's format: truncated, padded with zeros.
+/// Encodes a file name in the program's format: truncated, and padded with zeros.
 fn image(name: &str) -> Vec<u8> {
     let mut bytes = [0; IMAGE_BYTES];
     let length = name.len().min(IMAGE_BYTES - 1);
@@ -322,7 +322,7 @@ fn image(name: &str) -> Vec<u8> {
     ImageName { bytes }.to_bytes()
 }
 
-/// A namespace's inode number has 32 bits: `include/linux/ns_common.h`. It is never 0.
+/// Returns a namespace's inode number, which has 32 bits (`include/linux/ns_common.h`) and is never 0.
 fn inum(netns: NetnsId) -> u32 {
     u32::try_from(netns.0).unwrap_or(0)
 }
@@ -361,10 +361,10 @@ mirrored! {
     }
 }
 
-/// Parses `struct process_event`; `None` for an unknown kind.
+/// Parses a `struct process_event`. Returns `None` for an unknown kind.
 fn read(bytes: &[u8]) -> Option<TimedEvent> {
-    /// The length of a clock tick of `/proc` in nanoseconds: `USER_HZ` is 100 on all supported architectures.
-    /// Kernel: 6.18, `include/uapi/asm-generic/param.h`.
+    /// The clock tick of `/proc` in nanoseconds: `USER_HZ` is 100 on all supported architectures. Kernel:
+    /// 6.18, `include/uapi/asm-generic/param.h`.
     const TICK_NS: u64 = 10_000_000;
     let RawEvent { kind, tgid, other, netns, started_ns, at_ns, comm } = RawEvent::of(bytes);
     let netns = NetnsId(u64::from(netns));

@@ -30,7 +30,8 @@ const struct process_event *described_process_event __attribute__((unused));
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* The watched processes, by tgid. Programs add their children. */
+/* The watched processes, by tgid. The program for forks adds the children of
+ * watched processes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -45,8 +46,8 @@ struct {
 } events SEC(".maps");
 
 /*
- * Events to report in addition to those of watched processes: images by file
- * name, listeners by port.
+ * The events that are reported in addition to those of watched processes:
+ * images by file name, listeners by port.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -71,7 +72,7 @@ struct {
 	__type(value, __u8);
 } ports SEC(".maps");
 
-/* Listeners whose next connection is reported, once. */
+/* The listeners whose next connection is reported; each entry is used once. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -81,20 +82,21 @@ struct {
 } awaited SEC(".maps");
 
 /*
- * The maximum number of UDP ports that are reported for a process in a window;
- * ports that were requested by number are exempt.
+ * The maximum number of UDP ports that are reported per process in a window.
+ * Ports that were requested by number are exempt.
  */
 #define UDP_PORTS_MAX 8
 #define UDP_PORTS_NS 10000000000ULL
 
-/* The number of a process's reported ports, and the start of the window. */
+/* The number of a process's ports that were reported in the current window, and
+ * the start of the window. */
 struct udp_ports {
 	__u64 started_ns;
 	__u64 since_ns;
 	__u64 count;
 };
 
-/* The recently reported UDP ports, by tgid of their process. */
+/* The recently reported UDP ports of each process, by tgid. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, NAMES_MAX);
@@ -153,8 +155,8 @@ static __always_inline struct wanted_where *wanted_where(void)
 }
 
 /*
- * Compares the name of the executed file, which for a script is its
- * interpreter, as in /proc/PID/exe.
+ * Returns whether the new image is requested. Compares the name of the executed
+ * file, which for a script is its interpreter, as in /proc/PID/exe.
  */
 static __always_inline bool is_wanted_image(struct task_struct *task, struct linux_binprm *bprm)
 {
@@ -179,15 +181,16 @@ int BPF_PROG(process_executed, struct task_struct *task, int old_pid, struct lin
 }
 
 /*
- * Returns whether the client has the server's own address. Such a client is on this
- * host, and its packets use no NAPI.
+ * Returns whether the client's address equals the server's. Such a client is on this host, and its
+ * packets use no NAPI.
  */
 static __always_inline bool is_from_own_address(const struct sock *sk)
 {
 	const struct sock_common *common = &sk->__sk_common;
 	__u64 client[2], server[2];
 
-	/* Without CONFIG_IPV6, neither the field nor the family exists. */
+	/* Without CONFIG_IPV6, the kernel has neither this field nor IPv6
+	 * sockets. */
 	if (common->skc_family != AF_INET6 || !bpf_core_field_exists(common->skc_v6_daddr))
 		return common->skc_daddr == common->skc_rcv_saddr;
 	BPF_CORE_READ_INTO((struct in6_addr *)client, sk, __sk_common.skc_v6_daddr);
@@ -196,8 +199,8 @@ static __always_inline bool is_from_own_address(const struct sock *sk)
 }
 
 /*
- * Handles a new connection. It runs in a softirq, so the current task is
- * irrelevant.
+ * Handles a new connection. Runs in a softirq, so the current task is unrelated
+ * to the connection.
  */
 static __always_inline void connected(const struct sock *sk)
 {
@@ -208,8 +211,8 @@ static __always_inline void connected(const struct sock *sk)
 	struct process_event *event;
 
 	/*
-	 * The lookup takes no lock. If several connections arrive at once, only one of them
-	 * deletes the key.
+	 * The lookup takes no lock. If several connections arrive at the same time, only one of
+	 * them deletes the key and is reported.
 	 */
 	if (!bpf_map_lookup_elem(&awaited, &key) || is_from_own_address(sk) ||
 	    bpf_map_delete_elem(&awaited, &key))
@@ -228,8 +231,8 @@ static __always_inline void connected(const struct sock *sk)
 }
 
 /*
- * Returns whether servers on any port are reported, for this task in this
- * namespace.
+ * Returns whether the reader has requested the servers on all ports in this
+ * namespace, for this task.
  */
 static __always_inline bool is_wanted_server(const struct wanted_where *where, struct task_struct *task,
 					     __u32 netns)
@@ -240,8 +243,8 @@ static __always_inline bool is_wanted_server(const struct wanted_where *where, s
 }
 
 /*
- * A socket starts to listen in the context of the caller of listen(2). This program is loaded
- * on request.
+ * This tracepoint is reached when a socket starts to listen, in the context of the caller of
+ * listen(2). The program is loaded on request.
  */
 SEC("?tp_btf/inet_sock_set_state")
 int BPF_PROG(socket_changed, const struct sock *sk, const int oldstate, const int newstate)
@@ -267,7 +270,8 @@ int BPF_PROG(socket_changed, const struct sock *sk, const int oldstate, const in
 	return 0;
 }
 
-/* A server binds a few ports at once, whereas a resolver binds one for each query. */
+/* Returns whether to report another UDP port of this process. A server binds a few ports when it
+ * starts, whereas a resolver binds one for each query. */
 static __always_inline bool is_one_of_few_udp_ports(struct task_struct *task)
 {
 	struct udp_ports *known, first = {
@@ -293,9 +297,9 @@ static __always_inline bool is_one_of_few_udp_ports(struct task_struct *task)
 }
 
 /*
- * Handles a bound UDP port. It runs in the context of the caller of bind(2),
- * whose network namespace is the socket's unless the socket was passed to
- * another process.
+ * Handles a bound UDP port. Runs in the context of the caller of bind(2), whose
+ * network namespace is the socket's unless the socket was passed to another
+ * process.
  */
 static __always_inline void bound(const struct bpf_sock *sk)
 {
@@ -343,7 +347,7 @@ int BPF_PROG(process_exited, struct task_struct *task)
 	return 0;
 }
 
-/* Loaded if the kernel allows fexit programs. */
+/* This program is loaded if the kernel allows fexit programs. */
 SEC("?fexit/do_epoll_create")
 int BPF_PROG(epoll_created, int flags, int fd)
 {

@@ -25,7 +25,7 @@ struct wanted_where {
 	__u32 flags;
 };
 
-/* Listening sockets on a port in a network namespace. */
+/* The listening sockets on a port in a network namespace. */
 struct listener_key {
 	__u32 netns;
 	__u32 port;
@@ -41,17 +41,16 @@ struct image_name {
 struct process_event {
 	__u32 kind;
 	/*
-	 * The process; for PROCESS_CHILD, the new process; for PROCESS_CONNECTION,
-	 * 0.
+	 * The process; for PROCESS_CHILD, this is the new process; for PROCESS_CONNECTION, 0.
 	 */
 	__u32 tgid;
 	/*
-	 * For PROCESS_CHILD, the process's parent; for PROCESS_EPOLL, the descriptor;
-	 * for PROCESS_LISTENER and PROCESS_CONNECTION, the port; otherwise 0.
+	 * For PROCESS_CHILD, the new process's parent; for PROCESS_EPOLL, the descriptor; for
+	 * PROCESS_LISTENER and PROCESS_CONNECTION, the port; otherwise 0.
 	 */
 	__u32 other;
 	/*
-	 * The network namespace of the socket if the event has a port,
+	 * The network namespace of the socket if the event has a port;
 	 * otherwise 0.
 	 */
 	__u32 netns;

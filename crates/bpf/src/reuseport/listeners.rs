@@ -1,4 +1,4 @@
-//! Reads all listeners that share an address, with a BPF iterator.
+//! Lists the listeners that share an address with others, by means of a BPF iterator.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use crate::mirrored::{Mirrored as _, mirrored};
 
 /// `sizeof(struct listener_record)`.
 const RECORD_BYTES: usize = ListenerRecord::BYTES;
-/// The maximum output of a scan in bytes: a million descriptors.
+/// The maximum output of a scan, in bytes: a million descriptors.
 const SCAN_BYTES_MAX: u64 = (1 << 20) * RECORD_BYTES as u64;
 /// `include/linux/socket.h` `AF_INET6`.
 const AF_INET6: u16 = 10;
@@ -24,11 +24,11 @@ const IPPROTO_UDP: u16 = 17;
 /// A descriptor of a listening TCP socket or bound UDP socket that shares its address (`SO_REUSEPORT`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundListener {
-    /// Identifies the reuseport group for as long as it exists.
+    /// The identity of the reuseport group, valid while the group exists.
     pub group: u64,
     /// The socket's inode.
     pub inode: u64,
-    /// A process that has this descriptor open.
+    /// The process that has this descriptor.
     pub pid: Pid,
     /// The descriptor.
     pub fd: Fd,
@@ -44,14 +44,14 @@ pub struct FoundListener {
     pub members: u32,
 }
 
-/// Finds the listeners that share an address, in all processes that are visible to this one.
+/// Finds the listeners that share an address, in all processes that this process can see.
 #[derive(Debug)]
 pub struct ListenerScanner {
     loaded: Loaded,
 }
 
 impl ListenerScanner {
-    /// Loads the iterator. It runs only during scans.
+    /// Loads the iterator, which runs only during scans.
     ///
     /// # Errors
     /// [`sys::Cause::Absent`] without kernel BTF and outside the initial pid namespace; otherwise the

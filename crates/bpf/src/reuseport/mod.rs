@@ -1,6 +1,7 @@
-//! Assigns connections to the listeners of their queues, and lists listeners that share an address.
+//! Assigns each connection to a listener of the queue on which it arrived, and lists listeners that share an
+//! address.
 //!
-//! Nothing is pinned and no process keeps a descriptor open: the group of sockets references the program, and
+//! Nothing is pinned and no process keeps a descriptor open: the reuseport group references the program, and
 //! the program references its maps. A privileged process can find the program and its maps through the group.
 
 mod listeners;

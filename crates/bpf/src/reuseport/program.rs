@@ -15,10 +15,10 @@ use super::{ITERATOR, OBJECT, PROGRAM};
 use crate::loaded::{Loaded, refused};
 use crate::mirrored::{Field, Mirrored as _, mirrored};
 
-/// The listeners of each queue, as socket inodes.
+/// The listeners of each queue, by their sockets' inode numbers.
 pub type Lists = BTreeMap<(IfIndex, QueueIndex), Vec<u64>>;
 
-/// The program's maps, in the order of [`ReuseportProgram::maps`].
+/// The names of the program's maps, in the order of [`ReuseportProgram::maps`].
 const MAPS: [&str; 6] = ["np_queues", "np_places", "np_listeners", "np_inodes", "np_facts", "np_counts"];
 const QUEUES: usize = 0;
 const PLACES: usize = 1;
@@ -27,16 +27,18 @@ const INODES: usize = 3;
 const FACTS: usize = 4;
 const COUNTS: usize = 5;
 
-/// `REUSEPORT_CLASSIC` in `reuseport.h`: stands for programs without an id, as attached by
-/// `SO_ATTACH_REUSEPORT_CBPF`.
+/// The id that stands for a program without an id, as attached by `SO_ATTACH_REUSEPORT_CBPF`.
+/// `REUSEPORT_CLASSIC` in `reuseport.h`.
 pub const CLASSIC: u32 = u32::MAX;
 
-/// A socket can be in only one map. It leaves the map of a recently detached program only when the kernel has
-/// freed that map. Adding a socket is therefore retried this often, with the pause below.
+/// The maximum number of attempts to add a socket to the map, with the pause below between attempts. A socket
+/// can be in only one map, and it leaves the map of a recently detached program only when the kernel has
+/// freed that map.
 const OFFERS_MAX: u32 = 50;
 const OFFER_PAUSE: Duration = Duration::from_millis(10);
 
-/// A program that assigns connections to the listeners of their queues, attached or not.
+/// A program that assigns each connection to a listener of the queue on which it arrived. The program may be
+/// attached or not.
 #[derive(Debug)]
 pub struct ReuseportProgram {
     descriptor: OwnedFd,
@@ -44,7 +46,7 @@ pub struct ReuseportProgram {
 }
 
 impl ReuseportProgram {
-    /// Loads a new program with empty lists, so that the kernel's hash chooses.
+    /// Loads a new program with empty lists; the kernel's hash then chooses the listener.
     ///
     /// # Errors
     /// [`sys::Cause::Absent`] without kernel BTF; otherwise the kernel's error with the verifier's message.
@@ -69,7 +71,7 @@ impl ReuseportProgram {
         Ok(Self { descriptor, maps })
     }
 
-    /// Returns the program with this id; `None` if netpolicy did not load it.
+    /// Returns the program with this id, or `None` if netpolicy did not load it.
     ///
     /// # Errors
     /// The kernel's error: finding a program by id needs CAP_SYS_ADMIN.
@@ -95,12 +97,12 @@ impl ReuseportProgram {
         Ok((maps.len() == MAPS.len()).then_some(Self { descriptor, maps }))
     }
 
-    /// The program's descriptor, for attaching.
+    /// Returns the program's descriptor, which is needed to attach the program.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 
-    /// Reads the lists.
+    /// Reads the lists of listeners from the program's maps.
     ///
     /// # Errors
     /// The kernel's error.
@@ -122,9 +124,9 @@ impl ReuseportProgram {
         Ok(lists)
     }
 
-    /// Replaces the lists. While the lists are written, the kernel's hash chooses. `copy` returns a
-    /// descriptor of a socket, or `None` if it has left the group; its entries then stay empty, as if it were
-    /// closed later.
+    /// Replaces the lists. While they are written, the kernel's hash chooses. `copy` returns a descriptor of
+    /// a socket, or `None` if the socket has left the group; the socket's entries then stay empty, as they do
+    /// if a socket is closed later.
     ///
     /// # Errors
     /// The error of the kernel or of `copy`; the hash then continues to choose.
@@ -169,8 +171,8 @@ impl ReuseportProgram {
         Ok(SpreadCounts { by_queue: count(0)?, no_list: count(1)?, changed: count(2)?, gone: count(3)? })
     }
 
-    /// Adds every socket of the lists to the program's map. Returns each socket's slot, and the number of
-    /// sockets. Sockets that are already in the map stay where they are.
+    /// Adds every socket in the lists to the program's map. Returns each socket's slot, and the number of
+    /// sockets. Sockets that are already in the map keep their slots.
     fn place(
         &self,
         lists: &Lists,
@@ -203,7 +205,7 @@ impl ReuseportProgram {
                 ));
             };
             if before != 0 {
-                // A closed socket has already left the map.
+                // The deletion fails if the socket was closed and so has already left the map.
                 let _ = self.maps[LISTENERS].delete(&at.to_ne_bytes());
             }
             if let Some(socket) = socket {
@@ -232,7 +234,7 @@ impl ReuseportProgram {
         self.set(LISTENERS, &at.to_ne_bytes(), &number.to_ne_bytes())
     }
 
-    /// The inode in each slot of the map; 0 for an empty slot.
+    /// Returns the inode in each slot of the map, or 0 for an empty slot.
     fn inodes(&self) -> Result<Vec<u64>, KernelError> {
         let inode = |at: u32| {
             let value = self.get(INODES, &at.to_ne_bytes())?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Assigns a connection to a listener of the queue on which its first packet
- * arrived, and a datagram to a socket of its queue. Also lists the groups of
- * sockets that share an address.
+ * Assigns a connection to a listener of the queue on which the connection's
+ * first packet arrived, and a datagram to a socket of its queue. Also lists the
+ * groups of sockets that share an address.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -19,8 +19,8 @@ const struct listener_record *described_listener_record __attribute__((unused));
 char LICENSE[] SEC("license") = "GPL";
 
 /*
- * The queues' lists. The group references the program, and the program references its maps: nothing
- * is pinned, and closing the group's last socket frees everything.
+ * The list of each queue. The group references the program, and the program references its maps:
+ * nothing is pinned, and closing the group's last socket frees everything.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -30,7 +30,8 @@ struct {
 	__type(value, struct reuseport_list);
 } np_queues SEC(".maps");
 
-/* The entries of all lists; each is the index of a listener in np_listeners. */
+/* The entries of all lists; each is the index of a listener in the map
+ * np_listeners. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, REUSEPORT_PLACES_MAX);
@@ -38,7 +39,7 @@ struct {
 	__type(value, __u32);
 } np_places SEC(".maps");
 
-/* The listeners. The kernel removes closed sockets. */
+/* The listeners. The kernel removes a socket when it is closed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_REUSEPORT_SOCKARRAY);
 	__uint(max_entries, REUSEPORT_LISTENERS_MAX);
@@ -74,24 +75,24 @@ static __always_inline int counted(__u32 which)
 
 	if (count)
 		(*count)++;
-	/* Without a selected socket, the kernel's hash chooses. */
+	/* If the program selects no socket, the kernel's hash chooses. */
 	return SK_PASS;
 }
 
 /*
- * Linux 6.2: "bpf: Add a kfunc to type cast from bpf uapi ctx to kernel ctx".
  * Needed because no field of struct sk_reuseport_md has the packet's queue or
- * NAPI.
+ * NAPI. Linux 6.2: "bpf: Add a kfunc to type cast from bpf uapi ctx to kernel
+ * ctx".
  */
 extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
 
 static const char VETH[] = "veth";
 
 /*
- * The queue on which a packet arrived, plus one; 0 for none. Drivers record it
- * this way. A veth keeps the sender's value, which counts from 0; each queue at
- * one end leads to the queue with the same index at the other end. Linux 5.17:
- * "veth: Do not record rx queue hint in veth_xmit".
+ * Returns the queue on which a packet arrived, plus one, or 0 for none. Drivers
+ * record the queue in this form. A veth keeps the sender's value, which counts
+ * from 0; each queue at one end leads to the queue with the same index at the
+ * other end. Linux 5.17: "veth: Do not record rx queue hint in veth_xmit".
  */
 static __always_inline __u32 queue_of(struct sk_buff *skb)
 {
@@ -133,7 +134,7 @@ int np_spread(struct sk_reuseport_md *ctx)
 }
 
 /*
- * Returns whether the group's program selects among sockets like this one. A
+ * Returns whether this socket is one among which the group's program selects. A
  * connected UDP socket stays in the group, but receives only its peer's
  * datagrams.
  */

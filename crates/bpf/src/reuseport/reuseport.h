@@ -10,13 +10,13 @@
 /* The maximum number of entries in the lists of all queues. */
 #define REUSEPORT_PLACES_MAX 8192
 
-/* A queue, identified by the packet's device and receive queue. */
+/* A queue: the packet's device and receive queue. */
 struct reuseport_queue {
 	__u32 ifindex;
 	__u32 index;
 };
 
-/* A queue's list: `count` entries, starting at the index `first`. */
+/* The list of a queue: `count` entries, starting at the index `first`. */
 struct reuseport_list {
 	__u32 first;
 	__u32 count;
@@ -24,9 +24,9 @@ struct reuseport_list {
 
 struct reuseport_facts {
 	/*
-	 * The number of sockets in the group when the lists were written. If it
-	 * differs now, a socket has joined or left, and the kernel's hash
-	 * chooses. 0 while the lists are being written.
+	 * The number of sockets in the group when the lists were written. If
+	 * the group has another number now, a socket has joined or left, and
+	 * the kernel's hash chooses. 0 while the lists are being written.
 	 */
 	__u32 members;
 	/* The smallest NAPI id; smaller ids are not NAPIs. */
@@ -36,28 +36,30 @@ struct reuseport_facts {
 /* How connections were assigned to listeners, counted per CPU. */
 enum reuseport_count {
 	REUSEPORT_BY_QUEUE,
-	/* Packets that arrived on a queue without a list. */
+	/* The number of packets that arrived on a queue without a list. */
 	REUSEPORT_NO_LIST,
-	/* Packets that arrived while the lists were outdated, because a socket had joined or left
-	 * the group. */
+	/* The number of packets that arrived while the lists were outdated, because a socket had
+	 * joined or left the group. */
 	REUSEPORT_CHANGED,
-	/* Packets whose listener had been closed. */
+	/* The number of packets whose listener had been closed. */
 	REUSEPORT_GONE,
 	REUSEPORT_COUNTS,
 };
 
-/* Stands for a classic program, which has no id. */
+/* The id that stands for a classic program, which has no id. */
 #define REUSEPORT_CLASSIC 0xffffffffU
 
-/* A descriptor of a listening TCP socket, or a bound UDP socket, in a group. */
+/* A descriptor of a listening TCP socket or a bound UDP socket in a reuseport
+ * group. */
 struct listener_record {
-	/* Identifies the group while it exists. */
+	/* The identity of the group, valid while the group exists. */
 	__u64 group;
 	__u64 inode;
 	__u32 tgid;
 	__u32 fd;
 	__u32 netns;
-	/* The program that selects among the group's sockets; 0 for none. */
+	/* The id of the program that selects among the group's sockets; 0 for
+	 * none. */
 	__u32 program;
 	__u16 members;
 	__u16 family;

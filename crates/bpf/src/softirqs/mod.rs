@@ -1,4 +1,4 @@
-//! Measures the time of softirqs that polled certain NAPIs while tasks of other processes ran.
+//! Measures the time of softirqs that polled certain NAPIs while they interrupted tasks of other processes.
 
 use std::os::fd::AsFd as _;
 
@@ -13,20 +13,20 @@ use super::mirrored::{Mirrored as _, mirrored};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/softirqs.bpf.o"));
 
-/// The only key of a one-entry map.
+/// The key of a map that has only one entry.
 const ONLY: [u8; 4] = [0; 4];
 
 /// The value of map entries that only mark a key as present.
 const MARKED: [u8; 4] = 1_u32.to_ne_bytes();
 
-/// Counts softirqs from load until drop. Meanwhile each softirq on the host takes about 100 ns longer. Needs
-/// CAP_BPF and CAP_PERFMON.
+/// Counts softirqs from load until drop. While it counts, each softirq on the host takes about 100 ns longer.
+/// Needs CAP_BPF and CAP_PERFMON.
 #[derive(Debug)]
 pub struct SoftirqTime {
     loaded: Loaded,
 }
 
-/// The time counted so far.
+/// The softirqs that were counted so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SoftirqsSpent {
     /// The total time of the softirqs.
@@ -36,7 +36,7 @@ pub struct SoftirqsSpent {
 }
 
 impl SoftirqTime {
-    /// Counts the softirqs that poll these NAPIs, except those that are part of the run time of these
+    /// Counts the softirqs that poll these NAPIs, except those whose time is part of the run time of these
     /// processes.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl SoftirqTime {
         Ok(counter)
     }
 
-    /// Like [`SoftirqTime::of`], for the processes that are members of a family when a softirq runs.
+    /// Like [`SoftirqTime::of`], for the processes that are members of `family` when a softirq runs.
     ///
     /// # Errors
     /// As for [`SoftirqTime::of`].
@@ -92,7 +92,7 @@ impl SoftirqTime {
         Ok(Self { loaded })
     }
 
-    /// Stops counting until [`SoftirqTime::resume`]; the counts are kept, and nothing is attached.
+    /// Detaches the programs, which stops counting until [`SoftirqTime::resume`]. The counts are kept.
     pub fn pause(&mut self) {
         self.loaded.detach();
     }
@@ -103,7 +103,7 @@ impl SoftirqTime {
     /// The kernel's error.
     pub fn resume(&mut self) -> Result<(), KernelError> {
         self.loaded.detach();
-        // Reset the start of a softirq whose end was not observed; otherwise the softirq would seem to last
+        // Reset the start of a softirq whose end was not observed; otherwise, the softirq would seem to last
         // until now.
         let spent = self.loaded.map("spent")?;
         let mut of_cpus = spent.get_per_cpu(&ONLY)?;

@@ -23,7 +23,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct softirqs_config config SEC(".rodata.config");
 
-/* The NAPIs whose polls count; the values are unused. */
+/* The NAPIs whose polls are counted. The values are unused. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, NAPIS_MAX);
@@ -32,8 +32,8 @@ struct {
 } napis SEC(".maps");
 
 /*
- * Softirqs in the run time of these processes are not counted. The values are
- * unused.
+ * The processes whose run time is measured separately: softirqs in their run
+ * time are not counted. The values are unused.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

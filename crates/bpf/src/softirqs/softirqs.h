@@ -3,16 +3,16 @@
 #ifndef __SOFTIRQS_H__
 #define __SOFTIRQS_H__
 
-/* Set before load; the map .rodata.config. */
+/* The content of the map .rodata.config, which is set before load. */
 struct softirqs_config {
 	/*
-	 * Whether the run time of a task excludes softirqs
+	 * Whether the kernel excludes softirqs from the run time of tasks
 	 * (CONFIG_IRQ_TIME_ACCOUNTING).
 	 */
 	__u64 accounted;
 };
 
-/* The map spent, with one entry. Every value is per CPU. */
+/* The value of the map spent, which has one entry. Every value is per CPU. */
 struct softirq_time {
 	/*
 	 * The start of the running softirq, by CLOCK_MONOTONIC; 0 if none is
@@ -21,9 +21,9 @@ struct softirq_time {
 	__u64 since;
 	/* Whether the running softirq has polled a NAPI in the map `napis`. */
 	__u64 polled;
-	/* The total time of softirqs that polled such a NAPI, in nanoseconds. */
+	/* The total time of softirqs that polled a NAPI in the map `napis`, in nanoseconds. */
 	__u64 ns;
-	/* The number of softirqs that polled such a NAPI. */
+	/* The number of softirqs that polled a NAPI in the map `napis`. */
 	__u64 count;
 };
 

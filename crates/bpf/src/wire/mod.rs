@@ -1,5 +1,5 @@
-//! Measures the time on the wire from a request to its answer if client and server are on one machine.
-//! Estimates are compared with this reference.
+//! Measures the time between a request and its answer on the wire, if client and server are on one machine.
+//! The measured times are the reference for estimates.
 
 use libbpf_rs::OpenObject;
 use model::{Nanoseconds, NetnsId, SpanCounts};
@@ -11,7 +11,7 @@ use super::mirrored::{Mirrored as _, mirrored};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/wire.bpf.o"));
 
-/// The only key of a one-entry map, and the first index of an array.
+/// The key of a map that has only one entry.
 const ONLY: [u8; 4] = [0; 4];
 
 const BUCKETS: usize = SpanCounts::BUCKETS;
@@ -39,21 +39,22 @@ mirrored! {
     }
 }
 
-/// Observes, from load until drop, what two network namespaces on this machine transmit to each other.
+/// Observes, from load until drop, the packets that two network namespaces on this machine send to each
+/// other.
 #[derive(Debug)]
 pub struct WireMeter {
     loaded: Loaded,
     before: WireCounts,
 }
 
-/// What a [`WireMeter`] has counted.
+/// The counts of a [`WireMeter`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WireCounts {
-    /// Requests that were transmitted.
+    /// The number of requests that were transmitted.
     pub requests: u64,
-    /// Requests that were answered.
+    /// The number of requests that were answered.
     pub answered: u64,
-    /// Requests that were not tracked because too many were outstanding on a connection.
+    /// The number of requests that were not tracked because too many were outstanding on a connection.
     pub lost: u64,
     /// Times from the transmission of a request to the transmission of its answer.
     pub spans: SpanCounts,
@@ -71,7 +72,7 @@ impl WireMeter {
         Ok(Self { loaded, before: WireCounts::default() })
     }
 
-    /// Starts to observe.
+    /// Starts to observe. Requests count immediately.
     ///
     /// # Errors
     /// The kernel's error.
@@ -99,7 +100,7 @@ impl WireMeter {
         self.gate(moment.0, u64::MAX)
     }
 
-    /// Requests that are transmitted from now on do not count; answers to earlier ones do.
+    /// Stops counting requests that are transmitted from now on. Answers to earlier requests still count.
     ///
     /// # Errors
     /// As for [`WireMeter::opens_at`].
@@ -111,7 +112,7 @@ impl WireMeter {
         self.loaded.map(".data.gate")?.set(&ONLY, &Gate { opens, closes }.to_bytes())
     }
 
-    /// Stops, and returns the observations since [`WireMeter::begin`].
+    /// Stops observing, and returns the counts since [`WireMeter::begin`].
     ///
     /// # Errors
     /// The kernel's error.

@@ -3,8 +3,8 @@
  * Observes the wire between two hosts on one machine, and measures the time
  * from the transmission of a request to the transmission of its answer.
  *
- * The port and the network namespace of its socket show whether a segment is
- * from the server or the client.
+ * A segment's port and the network namespace of its socket show whether the
+ * segment is from the server or the client.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -21,8 +21,8 @@
 #define REQUESTS_MAX 16
 
 /*
- * The TCP header, by offset (include/uapi/linux/tcp.h): ports, sequence,
- * acknowledgement, and the header length in the upper half of a byte.
+ * The TCP header is read by offset (include/uapi/linux/tcp.h): ports, sequence
+ * number, acknowledgement, and the header length in the upper half of a byte.
  */
 #define TCP_HEADER_BYTES 20
 
@@ -33,8 +33,8 @@ const volatile struct wire_config config SEC(".rodata.config");
 volatile struct wire_gate gate SEC(".data.gate");
 
 /*
- * Outstanding requests have the numbers [head, tail). Both ends write this state on their CPUs, but
- * never at the same time.
+ * Outstanding requests have the numbers [head, tail). Server and client both write this state on
+ * their CPUs, but never at the same time.
  */
 struct connection {
 	__u32 head, tail;
@@ -121,8 +121,8 @@ int BPF_PROG(wire_transmits, struct sk_buff *skb, struct net_device *dev)
 	if (!of_server && bpf_ntohs(sk->__sk_common.skc_dport) != config.port)
 		return 0;
 	/*
-	 * Time-wait sockets send packets too; they have only the common part of a socket, which is
-	 * read here.
+	 * Time-wait sockets send packets, too. They have only the common part of a socket, so only
+	 * that part is read.
 	 */
 	if (sk->__sk_common.skc_net.net->ns.inum != (of_server ? config.server : config.client))
 		return 0;

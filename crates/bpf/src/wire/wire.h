@@ -5,31 +5,32 @@
 
 #include "../buckets.h"
 
-/* Set before load; the map .rodata.config. */
+/* The content of the map .rodata.config, which is set before load. */
 struct wire_config {
 	/* The port of the server, in host byte order. */
 	__u64 port;
-	/* The network namespaces of server and client (inode numbers). */
+	/* The inode numbers of the network namespaces of server and client. */
 	__u64 server;
 	__u64 client;
 };
 
 /*
- * The map .data.gate: requests count if they are transmitted between two times;
- * their answers always count.
+ * The content of the map .data.gate. Requests count if they are transmitted
+ * between these two times; their answers always count.
  */
 struct wire_gate {
 	__u64 opens;
 	__u64 closes;
 };
 
-/* The map seen, with one entry. Every value is per CPU. */
+/* The value of the map seen, which has one entry. Every value is per CPU. */
 struct wire_seen {
-	/* Requests that the client's host transmitted. */
+	/* The number of requests that the client's host transmitted. */
 	__u64 requests;
-	/* Requests that the server's host answered. */
+	/* The number of requests that the server's host answered. */
 	__u64 answered;
-	/* Requests that were not tracked. */
+	/* The number of requests that were not tracked, because too many were
+	 * outstanding on a connection. */
 	__u64 lost;
 	/*
 	 * Times from the transmission of a request to the transmission of its
