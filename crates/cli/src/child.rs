@@ -1,11 +1,12 @@
-//! Runs a command for netpolicy: forwards signals to it, and returns its exit code.
+//! Runs a command as a child process: forwards signals to the command, and returns its exit code.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 
 use linux::Arrived;
 
-/// Forwards a signal to the command, unless a terminal has already sent it there.
+/// Forwards a signal to the command, unless a terminal has already sent the signal to the whole process
+/// group.
 pub fn forward(child: &Child, arrived: Arrived) {
     if arrived.to_group {
         return;
@@ -17,12 +18,13 @@ pub fn forward(child: &Child, arrived: Arrived) {
     };
     let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
     if let Some(pid) = pid {
-        // If the command exits at this moment, its pid is reserved until `try_wait` reaps it.
+        // This cannot hit another process: if the command exits now, its pid is reserved until `try_wait`
+        // reaps it.
         let _ = rustix::process::kill_process(pid, signal);
     }
 }
 
-/// The command's exit code, or 128 plus the signal that killed it, as in a shell.
+/// Returns the command's exit code, or 128 plus the number of the signal that killed it, as a shell does.
 #[must_use]
 pub fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);

@@ -11,8 +11,8 @@ use session::{Fault, Operator, Session};
 use crate::globals::{Color, Globals, Output};
 
 /// Writes data to standard output, and messages to standard error. If the reader closes standard output
-/// (`netpolicy show | head`), the command continues: it drops later output, and the exit code still reports
-/// its outcome.
+/// (`netpolicy show | head`), the command continues: later output is dropped, and the exit code still reports
+/// the command's outcome.
 #[derive(Clone, Debug)]
 pub struct Console {
     output: Output,
@@ -20,18 +20,20 @@ pub struct Console {
     colour_err: bool,
     quiet: bool,
     verbose: u8,
-    /// The options with which other commands use this journal; empty for the default journal.
+    /// The options that commands in messages need in order to use this journal; empty for the default
+    /// journal.
     journal: String,
-    /// The options with which other commands use this network namespace; empty for the caller's own.
+    /// The options that commands in messages need in order to use this network namespace; empty for the
+    /// caller's own.
     netns: String,
-    /// Whether the terminal shows characters beyond ASCII.
+    /// Whether the terminal can show characters beyond ASCII.
     utf8: bool,
     /// Whether standard output still has a reader.
     open: Cell<bool>,
     /// Whether progress is printed as lines, because a program reads it.
     streams_progress: bool,
-    /// The messages and details that were kept, each with whether it is a detail, and the maximum number of
-    /// them.
+    /// The log: the messages and details that were kept, each with whether it is a detail, and the maximum
+    /// number of entries.
     log: RefCell<Vec<(bool, String)>>,
     log_lines_max: Cell<usize>,
 }
@@ -81,8 +83,8 @@ impl Console {
         self.text(&text)
     }
 
-    /// Prints the data of a command whose main effect is elsewhere. With `--quiet`, the data is printed only
-    /// for programs.
+    /// Prints the data of a command whose main purpose is not to print data. With `--quiet`, prints the data
+    /// only in formats for programs.
     ///
     /// # Errors
     /// As for [`Console::report`].
@@ -109,13 +111,13 @@ impl Console {
         }
     }
 
-    /// Whether standard output still has a reader. It has none after `| head` has exited.
+    /// Whether standard output still has a reader. After `| head` has exited, it has none.
     #[must_use]
     pub fn is_read(&self) -> bool {
         self.open.get()
     }
 
-    /// Whether the output format is for programs.
+    /// Whether the output format is one for programs.
     #[must_use]
     pub fn is_for_programs(&self) -> bool {
         self.output != Output::Table
@@ -127,12 +129,12 @@ impl Console {
         self.colour_out
     }
 
-    /// Prints progress as lines from now on, for a program that passes them on.
+    /// Prints progress as lines from now on, for a program that forwards them.
     pub fn stream_progress(&mut self) {
         self.streams_progress = true;
     }
 
-    /// Whether progress is shown: standard error is a terminal, or a program passes progress on.
+    /// Whether anyone sees progress: standard error is a terminal, or a program forwards the progress lines.
     #[must_use]
     pub fn has_watcher(&self) -> bool {
         self.streams_progress || !self.quiet && io::stderr().is_terminal()
@@ -153,13 +155,13 @@ impl Console {
         }
     }
 
-    /// Keeps the first messages and details from now on, at most this many, including those that are not
-    /// printed.
+    /// Keeps messages and details from now on, including those that are not printed, until there are this
+    /// many.
     pub fn keep_log(&self, lines_max: usize) {
         self.log_lines_max.set(lines_max);
     }
 
-    /// The kept messages and details, each with whether it is a detail.
+    /// Returns the kept messages and details, each with whether it is a detail.
     #[must_use]
     pub fn log(&self) -> Vec<(bool, String)> {
         self.log.borrow().clone()
@@ -180,12 +182,13 @@ impl Console {
         }
     }
 
-    /// Adds options to commands in a message, so that they use the same journal and namespace.
+    /// Adds options to the commands in a message, so that they use the same journal and namespace as this
+    /// command.
     fn typed(&self, words: &str) -> String {
         typed(words, &self.journal, &self.netns)
     }
 
-    /// Prints a detail, but only with `--verbose`.
+    /// Prints a detail if `--verbose` is given.
     pub fn detail(&self, words: &str) {
         self.keep(true, words);
         if self.verbose > 0 {
@@ -229,7 +232,7 @@ fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
     })
 }
 
-/// Replaces symbols by ASCII. Other letters are kept, because they belong to names.
+/// Replaces symbols by ASCII characters. Letters are kept, because they belong to names.
 fn in_ascii(text: &str) -> String {
     let mut ascii = String::with_capacity(text.len());
     for c in text.chars() {
@@ -256,7 +259,7 @@ fn in_ascii(text: &str) -> String {
     ascii
 }
 
-/// Cuts a line to this width.
+/// Cuts a line to this number of columns.
 fn cut(words: &str, columns: usize) -> String {
     if words.chars().count() <= columns {
         return words.to_owned();
@@ -264,13 +267,14 @@ fn cut(words: &str, columns: usize) -> String {
     words.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Prints a command line error, shortened, if its lines are too long. Returns whether it did.
+/// If a command line error has lines that are too long, prints it in a shortened form. Returns `None` if it
+/// printed nothing.
 pub(crate) fn said_if_long(words: &str) -> Option<()> {
     let said = printable(words);
     (said.len() < words.len()).then(|| talk(said.trim_end()))
 }
 
-/// Prints to standard error. If that is closed, the message is lost.
+/// Prints to standard error. If standard error is closed, the message is lost.
 fn talk(words: &str) {
     let _ = writeln!(io::stderr().lock(), "{words}");
 }

@@ -1,4 +1,4 @@
-//! The context of every command: the operator's options, the session, and the console.
+//! The context in which every command runs: the operator's options, the session, and the console.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use session::{Exit, Fault, STATE_DIR, Session};
 
 use crate::{Console, Globals};
 
-/// The context of every command.
+/// The context in which a command runs.
 #[derive(Debug)]
 pub struct Context {
     /// The operator's global options.
     pub globals: Globals,
-    /// The session that these options select.
+    /// The session that the global options select.
     pub session: Session,
     /// The console.
     pub console: Console,
@@ -32,10 +32,10 @@ impl Context {
         Self { globals, session, console }
     }
 
-    /// Creates the context of a recorded host.
+    /// Creates the context for a recorded host.
     ///
     /// # Errors
-    /// If global options select another host or other files.
+    /// If the global options select another host or other files.
     pub fn of_recording(globals: Globals, recording: Recording) -> Result<Self, Fault> {
         let given = [
             ("--netns", globals.netns.is_some()),
@@ -54,7 +54,7 @@ impl Context {
         Ok(Self { globals, session, console })
     }
 
-    /// Prints the error of a command if it failed, and returns the program's exit code.
+    /// Returns the program's exit code. If the command failed, prints the error first.
     #[must_use]
     pub fn end(&self, ended: Result<Exit, Fault>) -> ExitCode {
         let exit = ended.unwrap_or_else(|fault| {
@@ -93,7 +93,7 @@ impl Context {
     }
 }
 
-/// Creates the session for global options.
+/// Creates the session that the global options select.
 fn session_of(globals: &Globals) -> Session {
     Session {
         netns: globals.netns.clone(),
@@ -109,7 +109,7 @@ fn session_of(globals: &Globals) -> Session {
     }
 }
 
-/// The command line, as the operator typed it.
+/// Returns the command line as the operator typed it.
 fn command_line() -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     std::iter::once("netpolicy".to_owned()).chain(words).collect::<Vec<_>>().join(" ")

@@ -9,30 +9,31 @@ use session::STATE_DIR;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Globals {
-    /// How data is printed: for people, as one JSON document, or as one JSON record per line.
+    /// The output format: text for people, one JSON document, or one JSON record per line.
     #[arg(short, long, global = true, hide_short_help = true, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
     pub output: Output,
-    /// The network namespace to work in: a name of `ip netns`, a path, or pid:N for a process's.
+    /// The network namespace to work in: a name of `ip netns`, a path, or pid:N for that of a process.
     #[arg(long, global = true, hide_short_help = true, value_name = "NAME|PATH|pid:N")]
     pub netns: Option<String>,
-    /// Where transactions are journalled.
+    /// The directory in which transactions are journalled.
     #[arg(long, global = true, hide_short_help = true, value_name = "DIR", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
-    /// Read this policy file instead of the drop-in directories. May be given more than once; the last one wins.
+    /// Read this policy file instead of the drop-in directories. May be given more than once; the last file
+    /// takes precedence.
     #[arg(long, global = true, hide_short_help = true, value_name = "FILE", conflicts_with = "policy_dir")]
     pub policy_file: Vec<PathBuf>,
-    /// Read the *.toml of this directory instead of the drop-in directories. May be given more than once; a file
-    /// masks those of the same name in directories given before.
+    /// Read the *.toml files in this directory instead of the drop-in directories. May be given more than
+    /// once; a file masks those of the same name in directories given before.
     #[arg(long, global = true, hide_short_help = true, value_name = "DIR")]
     pub policy_dir: Vec<PathBuf>,
-    /// Read the *.toml of this directory over the shipped recipes, instead of the site's directories. May be
-    /// given more than once, as --policy-dir.
+    /// Read the *.toml files in this directory as recipes that take precedence over the shipped ones, instead
+    /// of those in the site's directories. May be given more than once, like --policy-dir.
     #[arg(long, global = true, hide_short_help = true, value_name = "DIR", hide = true)]
     pub recipe_dir: Vec<PathBuf>,
-    /// The directory of a BPF file system in which requests of applications are stored.
+    /// The directory in a BPF file system that stores the requests of applications.
     #[arg(long, global = true, hide_short_help = true, hide = true, value_name = "DIR", default_value = linux::bpf::app_requests::RequestStore::DIRECTORY)]
     pub app_request_dir: PathBuf,
-    /// Whether to use colour. NO_COLOR in the environment means never, unless this is given.
+    /// When to use colour. If NO_COLOR is set in the environment, the default is never.
     #[arg(long, global = true, hide_short_help = true, value_enum, value_name = "WHEN")]
     pub color: Option<Color>,
     /// Print details to standard error.
@@ -44,7 +45,7 @@ pub struct Globals {
 }
 
 impl Default for Globals {
-    /// The defaults of all global options.
+    /// Returns the default values of all global options.
     fn default() -> Self {
         Self {
             output: Output::Table,
@@ -61,7 +62,7 @@ impl Default for Globals {
     }
 }
 
-/// How data is printed.
+/// The format in which data is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// Aligned text for people.
@@ -72,10 +73,10 @@ pub enum Output {
     Jsonl,
 }
 
-/// Whether to use colour.
+/// When to use colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Color {
-    /// If standard output is a terminal.
+    /// Use colour if standard output is a terminal.
     Auto,
     /// Always.
     Always,

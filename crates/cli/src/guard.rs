@@ -1,5 +1,5 @@
-//! Runs the guard process of a trial. It is a hidden command: the program that tries settings starts itself
-//! as their guard.
+//! The guard process of a trial: a hidden command, with which the program that tries settings starts itself
+//! again.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -12,8 +12,8 @@ use session::{Exit, Fault, guard_process};
 
 use crate::Context;
 
-/// Wait for the deadline of a trial, and roll the trial back if it is not confirmed by then. Started by
-/// `try`.
+/// Wait for the deadline of a trial, and roll the trial back if it is not confirmed by then. `try` starts
+/// this command.
 #[derive(Debug, Args)]
 pub struct GuardArgs {
     /// The deadline, in nanoseconds since boot.
@@ -22,7 +22,8 @@ pub struct GuardArgs {
     /// An inherited descriptor of a network namespace that the trial changes.
     #[arg(long, value_name = "FD")]
     pub holding: Vec<i32>,
-    /// An inherited descriptor that closes when the guarded program exits: its settings are then rolled back.
+    /// An inherited descriptor that closes when the guarded program exits. The program's settings are then
+    /// rolled back.
     #[arg(long, value_name = "FD", requires = "program")]
     pub until_closed: Option<i32>,
     /// The guarded program.
@@ -36,7 +37,7 @@ pub struct GuardArgs {
 /// Waits for the deadline, and then rolls back the trial if it is not confirmed.
 ///
 /// # Errors
-/// If settings cannot be restored; the error lists them.
+/// If settings cannot be restored. The error lists these settings.
 pub fn run(arguments: &GuardArgs, context: &Context) -> Result<Exit, Fault> {
     let watch = GuardParams {
         deadline: Nanoseconds(arguments.deadline),
@@ -46,7 +47,8 @@ pub fn run(arguments: &GuardArgs, context: &Context) -> Result<Exit, Fault> {
     guard_process::run(&watch, &context.session, &context.console, announce)
 }
 
-/// Reports that this process is now independent, and closes the pipe, because the parent reads it to its end.
+/// Reports to the parent that this process is now independent. Then closes the pipe, because the parent reads
+/// the pipe to its end.
 fn announce() -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(READY)?;

@@ -1,8 +1,8 @@
 //! The parts that netpolicy's programs share: global options, the context of a command, output, and the parts
 //! of help, manual pages, schemas and completions that do not depend on a command.
 //!
-//! `netpolicy` has the commands that change and watch a host. Its other commands are in separate programs
-//! ([`programs`]). Each of these is a list of commands for [`tool::main`].
+//! The program `netpolicy` has the commands that change and watch a host. All other commands are in separate
+//! programs ([`programs`]), each of which passes its list of commands to [`tool::main`].
 #![forbid(unsafe_code)]
 
 pub mod child;
@@ -25,7 +25,7 @@ pub use own_files::OwnFiles;
 pub use privileges::{missing_privileges, say_if_denied};
 pub use usage::{explain, parse};
 
-/// The commands in groups, in the order in which an operator needs them.
+/// The commands, in groups that follow the order in which an operator needs them.
 pub const GROUPS: [(&str, &[&str]); 6] = [
     (
         "Observe",

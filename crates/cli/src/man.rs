@@ -1,4 +1,4 @@
-//! Writes manual pages: one for each command, and parts of other pages.
+//! Writes manual pages: a page for each command, and parts of other pages.
 
 use std::path::Path;
 
@@ -9,18 +9,18 @@ use policy_file::RECIPE_DIRS;
 use session::drop_in::DROP_IN_DIRS;
 use session::{API_SOCKET, Exit, Fault, METRICS_SOCKET, STATE_DIR};
 
-/// The section of the manual for administration commands.
+/// The manual section for administration commands.
 pub const COMMANDS: &str = "8";
-/// The section of the manual for file formats.
+/// The manual section for file formats.
 pub const FORMATS: &str = "5";
 
-/// The name of the page about policy files.
+/// The name of the manual page about policy files.
 pub const POLICY_FILE: &str = "netpolicy.toml";
 
-/// The directory of the package's documents.
+/// The directory in which the package installs its documents.
 pub const DOCUMENTS: &str = "/usr/share/doc/netpolicy";
 
-/// The environment variables that commands read.
+/// The environment variables that commands read, each with a description.
 const VARIABLES: [(&str, &str); 3] = [
     ("NO_COLOR", "Set to any value: no colour, unless `--color` is given."),
     (
@@ -30,7 +30,7 @@ const VARIABLES: [(&str, &str); 3] = [
     ("PATH", "Where `run` finds the command and `tc load --with-tc` finds tc."),
 ];
 
-/// Writes the pages of a built command and its subcommands to `man8` in a directory.
+/// Writes the pages of a built command and its subcommands to the subdirectory `man8` of a directory.
 ///
 /// # Errors
 /// If a page cannot be written.
@@ -41,10 +41,10 @@ pub fn write_command(command: &Command, directory: &Path) -> Result<(), Fault> {
     write_page(command, directory)
 }
 
-/// Writes the page of a built command, without its subcommands.
+/// Writes the page of a built command, without pages for its subcommands.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the page cannot be written.
 pub fn write_page(command: &Command, directory: &Path) -> Result<(), Fault> {
     let page = command_page(command).map_err(|error| Fault::file(name_of(command), error))?;
     write(name_of(command), COMMANDS, &page, directory)
@@ -53,7 +53,7 @@ pub fn write_page(command: &Command, directory: &Path) -> Result<(), Fault> {
 /// Writes a page to the directory of its section.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the page cannot be written.
 pub fn write(name: &str, section: &str, page: &[u8], directory: &Path) -> Result<(), Fault> {
     let pages = directory.join(format!("man{section}"));
     std::fs::create_dir_all(&pages).map_err(|error| Fault::file(&pages, error))?;
@@ -61,7 +61,7 @@ pub fn write(name: &str, section: &str, page: &[u8], directory: &Path) -> Result
     std::fs::write(&file, page).map_err(|error| Fault::file(file, error))
 }
 
-/// The name of a command's page, such as `netpolicy-tc-load`.
+/// Returns the name of a command's page, such as `netpolicy-tc-load`.
 fn name_of(command: &Command) -> &str {
     command.get_display_name().unwrap_or_else(|| command.get_name())
 }
@@ -70,7 +70,7 @@ fn command_page(command: &Command) -> std::io::Result<Vec<u8>> {
     let is_program = name_of(command) == "netpolicy";
     let globals = command.get_arguments().any(|arg| arg.is_global_set());
     let own = command.clone();
-    // The options of all commands are on the page of the program.
+    // Only the page of the program describes the options that all commands have.
     let own = if is_program {
         own
     } else {
@@ -104,7 +104,7 @@ fn command_page(command: &Command) -> std::io::Result<Vec<u8>> {
     if has_more {
         let mut extra = Vec::new();
         page.render_extra_section(&mut extra)?;
-        // The text after the help of a command contains its examples.
+        // Clap prints a command's examples after its help, in the section EXTRA.
         text.extend(String::from_utf8_lossy(&extra).replace(".SH EXTRA\n", ".SH EXAMPLES\n").into_bytes());
     }
     let mut roff = Roff::new();
@@ -122,27 +122,27 @@ fn command_page(command: &Command) -> std::io::Result<Vec<u8>> {
     Ok(with_one_preamble(&text))
 }
 
-/// Removes all preambles but the first, because each part of the page has one.
+/// Removes all roff preambles but the first, because each rendered part of the page begins with one.
 fn with_one_preamble(page: &[u8]) -> Vec<u8> {
     let is_preamble = |line: &[u8]| line.starts_with(b".ie \\n(.g .ds Aq") || line.starts_with(b".el .ds Aq");
     let lines = page.split_inclusive(|&byte| byte == b'\n').enumerate();
     lines.filter(|(at, line)| *at < 2 || !is_preamble(line)).flat_map(|(_, line)| line.to_vec()).collect()
 }
 
-/// The version in the footer of a page: `netpolicy 0.1.0`.
+/// Returns the name and version for the footer of a page: `netpolicy 0.1.0`.
 #[must_use]
 pub fn source() -> String {
     format!("netpolicy {}", env!("CARGO_PKG_VERSION"))
 }
 
-/// Adds a term and its description.
+/// Adds an entry to a page: a term and its description.
 pub fn entry(roff: &mut Roff, word: &str, meaning: &str) {
     roff.control("TP", []);
     roff.text([bold(word)]);
     roff.text(inlines(&meaning.split_whitespace().collect::<Vec<_>>().join(" ")));
 }
 
-/// Adds the section on files.
+/// Adds the section FILES to a page.
 pub fn files(roff: &mut Roff) {
     roff.control("SH", ["FILES"]);
     for directory in DROP_IN_DIRS.iter().rev() {
@@ -181,7 +181,7 @@ fn see_also(roff: &mut Roff, command: &Command) {
     roff.text(pages(&near));
 }
 
-/// Formats a list of pages: `netpolicy(8), tc(8)`.
+/// Formats a list of references to pages: `netpolicy(8), tc(8)`.
 #[must_use]
 pub fn pages(pages: &[(&str, &str)]) -> Vec<Inline> {
     let mut line = Vec::new();
@@ -192,7 +192,7 @@ pub fn pages(pages: &[(&str, &str)]) -> Vec<Inline> {
     line
 }
 
-/// Converts inline Markdown: code becomes bold, and a link becomes its text.
+/// Converts inline Markdown: code becomes bold, and a link is replaced by its text.
 #[must_use]
 pub fn inlines(markdown: &str) -> Vec<Inline> {
     let mut text = markdown.to_owned();

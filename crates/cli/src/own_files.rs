@@ -1,5 +1,5 @@
-//! A temporary directory for benchmarks without a lab. (The directory of a lab is a detached mount, which has
-//! no path.)
+//! A temporary directory for benchmarks that run without a lab. (A lab's directory is a detached mount, which
+//! has no path.)
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use session::Fault;
 
-/// A directory that only its owner can access. Dropping this deletes it.
+/// A directory that only its owner can access. Dropping this value deletes the directory.
 #[derive(Debug)]
 pub struct OwnFiles {
     /// The path.
@@ -15,7 +15,7 @@ pub struct OwnFiles {
 }
 
 impl OwnFiles {
-    /// Creates the directory. An existing directory with the same name belongs to another program and is
+    /// Creates the directory. If a directory with the same name exists, it belongs to another program and is
     /// refused.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ impl OwnFiles {
 
 impl Drop for OwnFiles {
     fn drop(&mut self) {
-        // The directory may contain the journal of changes that were rolled back.
+        // The directory is not needed any more: the changes in any journal in it have been rolled back.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

@@ -5,7 +5,7 @@ use session::{Exit, Fault};
 
 use crate::Context;
 
-/// The message that an unprivileged user gets before anything else; `None` for a privileged one.
+/// Returns a message for an unprivileged user, or `None` if the user is privileged.
 #[must_use]
 pub fn missing_privileges() -> Option<&'static str> {
     (!geteuid().is_root() && !linux::observe::may_administer()).then_some(
@@ -13,7 +13,7 @@ pub fn missing_privileges() -> Option<&'static str> {
     )
 }
 
-/// Prints this message before the error of a command that lacked privileges.
+/// Prints this message, if any, before the error of a command that was denied permission.
 pub fn say_if_denied(words: Option<&str>, ended: &Result<Exit, Fault>, context: &Context) {
     if let Some(words) = words.filter(|_| ended.as_ref().is_err_and(Fault::is_denied)) {
         context.console.say(words);

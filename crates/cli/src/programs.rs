@@ -1,4 +1,5 @@
-//! The programs that implement some of netpolicy's commands. netpolicy replaces itself with them by `exec`.
+//! The separate programs that implement some of netpolicy's commands. netpolicy replaces itself with such a
+//! program by `exec`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -10,7 +11,8 @@ use session::{Exit, Fault};
 
 use crate::Globals;
 
-/// A program that implements commands of netpolicy. It accepts netpolicy's command line unchanged.
+/// A program that implements some of netpolicy's commands. The program accepts netpolicy's command line
+/// unchanged.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Tool {
     /// The file name.
@@ -28,22 +30,24 @@ pub const TOOLS: [Tool; 2] = [
 /// The package that contains the programs.
 const PACKAGE: &str = "netpolicy-tools";
 
-/// The directories of the programs, relative to the directory of the running one: the same directory, as
-/// built by cargo, and the installed one relative to `/usr/sbin`.
+/// The directories to search for the programs, relative to the directory of the running program: the same
+/// directory, as built by cargo, and the directory in which the package installs them, relative to
+/// `/usr/sbin`.
 const DIRECTORIES: [&str; 2] = [".", "../libexec/netpolicy"];
 
 impl Tool {
-    /// The program that implements a command.
+    /// Returns the program that implements a command.
     #[must_use]
     pub fn with_command(word: &str) -> Option<&'static Self> {
         TOOLS.iter().find(|tool| tool.commands.contains(&word))
     }
 
-    /// The program for the command line of this process, or for the one that a shell completes.
+    /// Returns the program for the command line of this process, or for the command line that a shell is
+    /// completing.
     #[must_use]
     pub fn of_this_process() -> Option<&'static Self> {
         let words: Vec<OsString> = std::env::args_os().collect();
-        // `clap_complete` passes the words to complete after `--`.
+        // For a completion, `clap_complete` passes the words of the command line after `--`.
         if std::env::var_os("COMPLETE").is_some_and(|shell| !shell.is_empty() && shell != "0") {
             let before = words.iter().position(|word| word == "--")?;
             return Self::of_line(&words[before + 1..]).filter(|tool| tool.path().is_some());
@@ -51,7 +55,7 @@ impl Tool {
         Self::of_line(&words)
     }
 
-    /// The program for a command line. The first word is the name of the started program.
+    /// Returns the program for a command line, whose first word is the name of the started program.
     fn of_line(words: &[OsString]) -> Option<&'static Self> {
         let at = command_at(words)?;
         let word = words.get(at)?.to_str()?;
@@ -59,14 +63,14 @@ impl Tool {
         Self::with_command(asked)
     }
 
-    /// The paths at which the program may be, in order of preference.
+    /// Returns the paths at which the program may be installed, in order of preference.
     fn places(&self) -> Vec<PathBuf> {
         let own = std::env::current_exe().ok();
         let own = own.as_deref().and_then(std::path::Path::parent);
         own.into_iter().flat_map(|own| DIRECTORIES.map(|below| own.join(below).join(self.program))).collect()
     }
 
-    /// The path at which the program is installed; `None` if it is not installed.
+    /// Returns the path at which the program is installed, or `None` if it is not installed.
     #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
         self.places().into_iter().find(|path| path.is_file())
@@ -75,13 +79,13 @@ impl Tool {
     /// Replaces this process with the program that implements a command.
     ///
     /// # Errors
-    /// If that fails; otherwise it does not return.
+    /// If the process cannot be replaced; otherwise, this function does not return.
     pub fn exec_command(word: &str) -> Result<Exit, Fault> {
         let missing = || Fault::failed(format!("no program implements the command {word}"));
         Err(Self::with_command(word).map_or_else(missing, Self::exec))
     }
 
-    /// Replaces this process with the program, with the same command line. Returns only if that fails.
+    /// Replaces this process with the program, with the same command line. Returns only if this fails.
     #[must_use]
     pub fn exec(&self) -> Fault {
         match self.path() {
@@ -90,7 +94,7 @@ impl Tool {
         }
     }
 
-    /// Runs the program with the same command line, if it is installed. This is for commands that concern all
+    /// Runs the program with the same command line, if it is installed. Used for commands that concern all
     /// programs.
     ///
     /// # Errors
@@ -124,8 +128,8 @@ impl Tool {
     }
 }
 
-/// The position of the command in a command line: it is the first word that is neither a global option nor
-/// its value. `None` if another option comes first; the parser then reports that option.
+/// Returns the position of the command in a command line: the first word that is neither a global option nor
+/// the value of one. `None` if another option comes first; the parser then reports that option.
 fn command_at(words: &[OsString]) -> Option<usize> {
     let globals = Globals::augment_args(clap::Command::new("netpolicy"));
     let takes_value = |arg: &clap::Arg| arg.get_action().takes_values();
@@ -141,7 +145,8 @@ fn command_at(words: &[OsString]) -> Option<usize> {
             for (place, letter) in letters.char_indices() {
                 let arg = globals.get_arguments().find(|arg| arg.get_short() == Some(letter))?;
                 if takes_value(arg) {
-                    // The rest of the word is the option's value.
+                    // The rest of this word is the option's value; if nothing is left, the value is the next
+                    // word.
                     at += usize::from(place + letter.len_utf8() == letters.len());
                     break;
                 }

@@ -1,4 +1,4 @@
-//! The JSON Schemas of the JSON output, derived from the printed types.
+//! The JSON Schemas of the JSON output, which are derived from the types that are printed.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub fn part<R: Report>(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
     kinds
 }
 
-/// The schema of a command's output with `-o json`, and of each line with `-o jsonl`.
+/// Returns the schema of a command's output with `-o json`, and of each line with `-o jsonl`.
 #[must_use]
 pub fn of_command(name: &str, parts: &[SchemaPart]) -> Value {
     let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
@@ -61,7 +61,7 @@ pub fn print(schema: &Value, context: &Context) -> Result<Exit, Fault> {
 /// Writes a schema to a directory, as `NAME.json`.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the schema cannot be written.
 pub fn write(name: &str, schema: &Value, directory: &Path) -> Result<(), Fault> {
     std::fs::create_dir_all(directory).map_err(|error| Fault::file(directory, error))?;
     let file = directory.join(format!("{name}.json"));

@@ -1,4 +1,4 @@
-//! A program with some of netpolicy's commands. All such programs share these parts.
+//! What all programs with some of netpolicy's commands share.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,10 +10,10 @@ use session::{Exit, Fault};
 use crate::guard::{self, GuardArgs};
 use crate::{Context, Globals, man, missing_privileges, say_if_denied, schema};
 
-/// A command, and the schema of its output.
+/// The name of a command, and a function that returns the schema of its output.
 pub type CommandSchema = (&'static str, fn() -> Value);
 
-/// netpolicy's command line, with the commands of one program.
+/// netpolicy's command line, with only the commands of one program.
 #[derive(Debug, Parser)]
 #[command(name = "netpolicy", version, max_term_width = 100, propagate_version = false)]
 struct Line<C: Subcommand> {
@@ -56,7 +56,7 @@ pub fn main<C: Subcommand>(
     schemas: &[CommandSchema],
     run: fn(&C, &Context) -> Result<Exit, Fault>,
 ) -> ExitCode {
-    // If a shell requests completions, answers the request and exits.
+    // If a shell requests completions, this call answers the request and exits.
     clap_complete::CompleteEnv::with_factory(Line::<C>::command).complete();
     let line: Line<C> = crate::parse(Line::<C>::command());
     let context = Context::new(line.globals);
@@ -85,7 +85,7 @@ pub fn main<C: Subcommand>(
     context.end(ended)
 }
 
-/// The commands of this program, as they appear in netpolicy's command line.
+/// Returns the commands of this program, as they appear in netpolicy's command line.
 #[must_use]
 pub fn commands<C: Subcommand>() -> Vec<clap::Command> {
     C::augment_subcommands(clap::Command::new("netpolicy")).get_subcommands().cloned().collect()

@@ -1,4 +1,4 @@
-//! Parses command lines, and improves the parser's error messages.
+//! Parses command lines, and improves clap's error messages.
 
 use std::error::Error as _;
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
 
-/// Parses the command line of this process. If it is wrong or asks for help, prints the message and exits.
+/// Parses the command line of this process. If it is wrong or requests help, prints the message and exits.
 #[must_use]
 pub fn parse<Arguments: Parser>(command: clap::Command) -> Arguments {
     let words: Vec<OsString> = std::env::args_os().collect();
@@ -14,19 +14,19 @@ pub fn parse<Arguments: Parser>(command: clap::Command) -> Arguments {
         command.try_get_matches_from(&words).and_then(|matches| Arguments::from_arg_matches(&matches));
     parsed.unwrap_or_else(|error| {
         let error = explain::<Arguments>(error, &words);
-        // The message may contain a very long word.
+        // If the message contains a very long word, print it in a shortened form.
         crate::console::said_if_long(&error.render().to_string())
             .map_or_else(|| error.exit(), |()| std::process::exit(error.exit_code()))
     })
 }
 
-/// Adds details to a command line error that clap omits.
+/// Adds details that clap omits to a command line error.
 #[must_use]
 pub fn explain<Arguments: Parser>(error: clap::Error, words: &[OsString]) -> clap::Error {
     with_range::<Arguments>(without_hidden::<Arguments>(error), words)
 }
 
-/// Removes suggestions of hidden commands and options from a command line error.
+/// Removes hidden commands and options from the suggestions in a command line error.
 fn without_hidden<Arguments: CommandFactory>(mut error: clap::Error) -> clap::Error {
     let hidden: Vec<String> = Arguments::command()
         .get_subcommands()
@@ -49,10 +49,10 @@ fn without_hidden<Arguments: CommandFactory>(mut error: clap::Error) -> clap::Er
     error
 }
 
-/// Adds the valid range to the error about a value that is not a number: clap only reports `invalid digit
-/// found in string`. Its error about a number that is far too large contains the range.
+/// Adds the valid range to the error about a value that is not a number, for which clap only reports `invalid
+/// digit found in string`. The range is taken from clap's error about a number that is far too large.
 fn with_range<Arguments: Parser>(error: clap::Error, words: &[OsString]) -> clap::Error {
-    /// Numbers beyond every finite range that clap can still parse.
+    /// Numbers that clap can still parse and that are outside every finite range.
     const GREAT: [&str; 2] = ["18446744073709551615", "9223372036854775807"];
     let of = |error: &clap::Error, kind| error.get(kind).map(ToString::to_string);
     let source = error.source();
@@ -84,7 +84,7 @@ fn with_range<Arguments: Parser>(error: clap::Error, words: &[OsString]) -> clap
     )
 }
 
-/// Replaces the value in a word of the command line: `7`, `--seconds=7`, `1,7`.
+/// Replaces a value in a word of the command line, such as `7`, `--seconds=7` or `1,7`.
 fn replaced(word: &str, value: &str, other: &str) -> String {
     let (option, list) = word.rsplit_once('=').map_or(("", word), |(option, list)| (option, list));
     let list: Vec<&str> = list.split(',').map(|part| if part == value { other } else { part }).collect();
