@@ -1,4 +1,4 @@
-//! Handles clients' requests to the running daemon.
+//! Handles the requests of API clients to the running daemon.
 
 use std::collections::VecDeque;
 
@@ -11,11 +11,11 @@ use crate::daemon::{Daemon, now};
 use crate::reconciler::HostEvent;
 use crate::status::{Answer, AnswerCallback, ApiRequest, DaemonPhase, HeldSetting};
 
-/// The result of a request.
+/// The result of a client's request.
 enum Outcome {
     /// All settings of the request are in force.
     InForce,
-    /// The request is stored, but some of its settings are not in force yet. The text says why.
+    /// The request is stored, but some of its settings are not in force yet, for this reason.
     Later(String),
     /// The request is refused.
     Refused(Fault),
@@ -106,7 +106,7 @@ impl Daemon<'_> {
         self.telemetry.leave(DaemonPhase::Released, DaemonPhase::Managing);
         let mut answer = self.answer_now(&HostEvent::Asked, "it is set");
         if self.went_back() {
-            // Plan the earlier state again.
+            // Plan again, now that the earlier requests are restored.
             let _put_back = self.answer_now(&HostEvent::Asked, "");
         }
         if let Some((fault, phase)) = self.answers.end() {
@@ -129,7 +129,7 @@ impl Daemon<'_> {
     }
 
     /// If the request in progress is refused, drops it and restores the earlier requests and exceptions,
-    /// before any of their settings is rolled back. Returns whether it did.
+    /// before any of their settings is rolled back. Returns whether the request was dropped.
     pub(crate) fn went_back(&mut self) -> bool {
         let Some(target) = self.answers.pending() else { return false };
         let Outcome::Refused(fault) = self.outcome(&target) else { return false };
@@ -161,8 +161,8 @@ impl Daemon<'_> {
         if request.extent.set == request.extent.wanted {
             return Outcome::InForce;
         }
-        // The device's own settings may also belong to other requests, which may have been refused before:
-        // consider them only for a request for the device.
+        // The device's own settings may also belong to other requests that were refused before, so consider
+        // these settings only for a request for the device.
         let own = |object: &Object| {
             objects.contains(object)
                 && (matches!(target, Target::Device(_)) || !matches!(object, Object::Device(_)))
@@ -204,7 +204,7 @@ impl Daemon<'_> {
     }
 
     /// Withdraws a request that `set task` stored in the kernel while no daemon was running. Returns whether
-    /// there was one.
+    /// there was such a request.
     fn takes_back_request(&self, target: &Target) -> Result<bool, Fault> {
         let Target::Task(pid) = target else { return Ok(false) };
         let requests = self.session.app_requests();
@@ -215,13 +215,13 @@ impl Daemon<'_> {
         Ok(noted)
     }
 
-    /// Does the work of an event now. Returns the changes.
+    /// Handles an event without its usual delay, and returns the changes as an answer.
     fn answer_now(&mut self, event: &HostEvent, summary: &str) -> Answer {
         let before = self.held.transactions().clone();
         let at = now();
         self.note(event, at);
         self.answers.clear();
-        // The client must not wait for the delay of its event: take the work that is due by then.
+        // The client must not wait for the event's delay: take all work that is due by the end of the delay.
         let mut now = at;
         now.0 = now.0.saturating_add(event.kind().delay().0).saturating_add(crate::reconciler::PAUSE_MAX.0);
         if let Some(work) = self.reconciler.take_due(now) {
@@ -260,7 +260,7 @@ fn refused(fault: &Fault) -> Answer {
     Answer::Refused { exit: fault.exit.code(), why: fault.cause.to_string(), hint: fault.hint.clone() }
 }
 
-/// Identifies the current process of a request for a task.
+/// Returns the process that now has the pid of a request for a task, or `None` for any other request.
 fn process_meant(target: &Target) -> Result<Option<ProcessId>, Fault> {
     match target {
         Target::Task(pid) => Ok(Some(linux::process::identify(*pid)?)),

@@ -1,4 +1,4 @@
-//! Requests of applications: detects them, reads them, and appends them to the operator's requests.
+//! The requests of applications: detects and reads them, and appends them to the operator's requests.
 
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
@@ -10,7 +10,8 @@ use model::{Host, Intent, Pid, Policy, PolicyName, Target};
 
 use crate::status::EventSource;
 
-/// Identifies a request by its process and policy, because its epolls may change.
+/// Identifies an application's request by its process and policy. Its epolls are not included, because they
+/// may change.
 pub(crate) type Asker = (Pid, PolicyName);
 
 /// Appends the requests of applications to a policy. Requests that were followed before come first, so that a
@@ -30,7 +31,7 @@ pub(crate) fn joined(mut policy: Policy, host: &Host, followed: &[Asker]) -> (Po
     (policy, notes)
 }
 
-/// The process and the policy of an application's request; `None` for other requests.
+/// Returns the process and the policy of an application's request, or `None` for any other request.
 pub(crate) fn asker(request: &Intent) -> Option<Asker> {
     match request.target {
         Target::Task(pid) | Target::Epolls(pid, _) => Some((pid, request.policy)),
@@ -38,12 +39,12 @@ pub(crate) fn asker(request: &Intent) -> Option<Asker> {
     }
 }
 
-/// The requests of applications, and which of them the daemon follows.
+/// The requests of applications, and those of them that the daemon follows.
 pub(crate) struct AppRequests {
     reader: RequestReader,
-    /// Whether the reader has a new descriptor that the event loop must watch.
+    /// Whether the reader has a new descriptor that must be added to the event loop.
     has_new_descriptor: bool,
-    /// The requests that were followed at the last plan, in that order.
+    /// The requests that were followed in the last plan, in the plan's order.
     followed: Vec<Asker>,
 }
 
@@ -53,7 +54,7 @@ impl AppRequests {
         Self { reader: RequestReader::of(store), has_new_descriptor: false, followed: Vec::new() }
     }
 
-    /// The processes that made a request since the last call.
+    /// Returns the processes that have made a request since the last call.
     ///
     /// # Errors
     /// The kernel's errors.
@@ -61,7 +62,7 @@ impl AppRequests {
         Ok(self.reader.asked()?.into_iter().collect())
     }
 
-    /// All requests.
+    /// Reads all requests of applications.
     ///
     /// # Errors
     /// The kernel's errors.
@@ -70,7 +71,7 @@ impl AppRequests {
         self.reader.requests()
     }
 
-    /// Appends the requests of applications to a policy. Returns notes about requests that are left out.
+    /// Appends the requests of applications to a policy. Also returns notes about requests that are left out.
     pub(crate) fn joined(&self, policy: Policy, host: &Host) -> (Policy, Vec<String>) {
         joined(policy, host, &self.followed)
     }
@@ -80,12 +81,14 @@ impl AppRequests {
         self.followed = askers;
     }
 
-    /// Returns a new descriptor that reports requests, once.
+    /// Returns the reader's descriptor if it is new since the last call. It becomes readable when a process
+    /// makes a request.
     pub(crate) fn new_descriptor(&mut self) -> Option<BorrowedFd<'_>> {
         std::mem::take(&mut self.has_new_descriptor).then(|| self.reader.descriptor()).flatten()
     }
 
-    /// How requests of applications are detected; `None` if applications cannot make requests.
+    /// Describes how requests of applications are detected, or returns `None` if applications cannot make
+    /// requests.
     pub(crate) fn event_source(&self) -> Option<EventSource> {
         let immediate = self.reader.descriptor().is_some();
         let tick = std::time::Duration::from_nanos(crate::reconciler::TICK.0);

@@ -1,4 +1,5 @@
-//! An eventfd that wakes another thread's event loop, and a lock that ignores poisoning.
+//! An eventfd that wakes another thread's event loop, and a function that locks a mutex regardless of
+//! poisoning.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// An eventfd that wakes the loop that watches it.
+/// An eventfd that wakes the event loop in which it is watched.
 #[derive(Debug)]
 pub(crate) struct Bell(OwnedFd);
 
@@ -19,13 +20,13 @@ impl Bell {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
     }
 
-    /// Wakes the loop, immediately or when it next waits.
+    /// Wakes the event loop, now or when it next waits.
     pub(crate) fn ring(&self) {
-        // The write fails only if the counter is full; then the loop is woken anyway.
+        // The write fails only if the counter is full; the loop is then woken anyway.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Resets the bell, so that it wakes the loop only after the next ring.
+    /// Resets the bell, so that only the next ring wakes the loop.
     pub(crate) fn silence(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
@@ -37,7 +38,7 @@ impl AsFd for Bell {
     }
 }
 
-/// Locks a mutex even if a thread panicked while holding it: no panic in this crate leaves the data
+/// Locks a mutex even if a thread panicked while it held the mutex: no panic in this crate leaves the data
 /// inconsistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,5 +1,5 @@
 //! Decides which settings get a line in the log. A process can create objects faster than anyone can read, so
-//! lines about its objects are combined by commit, and limited by process and by user.
+//! lines about its objects are combined per commit, and limited per process and per user.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use session::count;
 /// The length of a budget window.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// If a commit sets a process's objects to the same values, this many objects have separate lines; the others
-/// share one line.
+/// The maximum number of objects of a process with separate lines, if a commit sets all of them to the same
+/// values. The other objects share one line.
 const ALIKE_MAX: usize = 4;
 
 /// The maximum number of lines about one process in a window.
@@ -23,14 +23,14 @@ const USER_LINES_MAX: u32 = 120;
 /// The maximum number of processes whose lines are counted in a window.
 const PROCESSES_MAX: usize = 1024;
 
-/// A line about a setting.
+/// A line of the log about a setting.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LogLine {
     pub(crate) object: Object,
     pub(crate) words: String,
 }
 
-/// The lines of a process in this window.
+/// The number of lines about a process in this window.
 #[derive(Debug)]
 struct Lines {
     of: ProcessId,
@@ -38,13 +38,13 @@ struct Lines {
     left_out: usize,
 }
 
-/// The lines of this window.
+/// The numbers of lines in this window.
 #[derive(Debug)]
 pub(crate) struct ChangeLog {
     begun: Instant,
     processes: BTreeMap<Pid, Lines>,
     users: BTreeMap<u32, u32>,
-    /// The number of settings without a line that belong to processes that are not counted separately.
+    /// The number of settings without a line whose processes are not counted separately.
     others: usize,
 }
 
@@ -53,8 +53,8 @@ impl ChangeLog {
         Self { begun: now, processes: BTreeMap::new(), users: BTreeMap::new(), others: 0 }
     }
 
-    /// Returns the lines about the changes of one commit. `user` returns the user of a process; `None` counts
-    /// as root.
+    /// Returns the lines about the changes of one commit. `user` returns the user of a process; a process
+    /// without a known user counts as root's.
     pub(crate) fn fold(&mut self, changes: &[Change], user: impl Fn(Pid) -> Option<u32>) -> Vec<LogLine> {
         let line = |change: &Change, more: &str| LogLine {
             object: change.to().object(),
@@ -88,12 +88,12 @@ impl ChangeLog {
         lines
     }
 
-    /// Whether to log a line about a process's object. The line represents `settings` settings.
+    /// Whether to log a line about a process's object. The line stands for `settings` settings.
     fn admits(&mut self, change: &Change, settings: usize, uid: u32) -> bool {
         let Some(of) = change.to().object().process() else { return true };
         let of_user = self.users.entry(uid).or_insert(0);
         let has_room = uid == 0 || *of_user < USER_LINES_MAX;
-        // Count no further process of a user whose lines are used up.
+        // Do not count another process of a user whose lines are used up.
         if !self.processes.contains_key(&of.pid) && (!has_room || self.processes.len() >= PROCESSES_MAX) {
             self.others += settings;
             return false;
@@ -109,7 +109,7 @@ impl ChangeLog {
         admitted
     }
 
-    /// Begins a new window if the last one is over. Reports how many settings had no line.
+    /// Begins a new window if the last one is over. Returns lines that report how many settings had no line.
     pub(crate) fn summarize(&mut self, now: Instant) -> Vec<String> {
         if now.duration_since(self.begun) <= WINDOW {
             return Vec::new();
@@ -160,7 +160,7 @@ mod test {
         let begun = Instant::now();
         let mut log = ChangeLog::new(begun);
         let user = |pid: Pid| Some(if pid.0 == 900 { 0 } else { 65_534 });
-        // 2000 epolls are set ten times, by commits of 512 settings and by commits of one.
+        // 2000 epolls are set ten times, in commits of 512 settings and in commits of one setting.
         let mut lines = 0;
         for round in 0..10 {
             for first in (0..2000).step_by(512) {

@@ -14,25 +14,25 @@ use crate::placing::{self, Placed, RequestMembers};
 use crate::request_status::{self, is_of};
 use crate::status::{Polling, RequestStatus};
 
-/// The last plan for all requests.
+/// The last plan for all requests, with the state that is derived from it.
 #[derive(Default)]
 pub(crate) struct CurrentPlan {
-    /// All requests: the operator's, followed by those of applications.
+    /// All requests: those of the operator, followed by those of applications.
     policy: Policy,
     placed: Placed,
     /// The status of each request.
     statuses: Vec<RequestStatus>,
-    /// The settings of each of the operator's requests when the daemon last followed it, by target. They stay
-    /// in force if the request is refused.
+    /// For each of the operator's requests, by target: the settings that it had when the daemon last followed
+    /// it. They stay in force if the request is refused.
     previous: BTreeMap<String, BTreeSet<Knob>>,
     /// The number of held settings that only a refused request wants.
     kept_for_refused: usize,
-    /// The CPU wake-up latency limit that the policy wants.
+    /// The CPU wake-up latency limit that the daemon holds for the policy.
     wake: HeldWake,
 }
 
 impl CurrentPlan {
-    /// Plans these requests. The first `own` are the operator's.
+    /// Plans these requests, of which the first `own` are the operator's.
     pub(crate) fn place(&mut self, selection: Selection, own: usize, host: &Host, members: &RequestMembers) {
         self.placed = placing::place(&selection, own, host, members);
         let policy = selection.policy;
@@ -41,13 +41,14 @@ impl CurrentPlan {
         self.policy = policy;
     }
 
-    /// The applications' requests that are followed, in the order of the plan.
+    /// Returns the applications' requests that are followed, in the order of the plan.
     pub(crate) fn followed_apps(&self) -> Vec<Asker> {
         let places = self.placed.followed.iter().filter(|place| **place >= self.placed.own);
         places.filter_map(|place| app_requests::asker(self.policy.intents.get(*place)?)).collect()
     }
 
-    /// The running services with a guard, by target. A change cannot affect a service that does not run.
+    /// Returns the running services that have a guard, by target. A change cannot affect a service that is
+    /// not running.
     pub(crate) fn guarded(&self) -> BTreeMap<String, GuardedService> {
         let mut guarded = BTreeMap::new();
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
@@ -62,41 +63,42 @@ impl CurrentPlan {
         guarded
     }
 
-    /// The request for a target, with its objects; `None` if the daemon does not follow it.
+    /// Returns the request for a target, with its objects, or `None` if the daemon does not follow it.
     pub(crate) fn part(&self, target: &Target) -> Option<&PlacedRequest> {
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
         parts.into_iter().find(|part| part.intent.target == *target)
     }
 
-    /// The status of each request.
+    /// Returns the status of each request.
     pub(crate) fn statuses(&self) -> &[RequestStatus] {
         &self.statuses
     }
 
-    /// The CPUs that poll without traffic.
+    /// Returns which CPUs poll even without traffic.
     pub(crate) fn polling(&self, host: &Host) -> Polling {
         request_status::polling(&self.placed, host)
     }
 
-    /// The objects and the status of the request for a target; `None` if the daemon does not follow it.
+    /// Returns the objects and the status of the request for a target, or `None` if the daemon does not
+    /// follow it.
     pub(crate) fn request(&self, target: &Target) -> Option<(BTreeSet<Object>, &RequestStatus)> {
         request_status::of(target, &self.policy, &self.placed, &self.statuses)
     }
 
-    /// Why the request for a target is refused.
+    /// Returns why the request for a target is refused, or `None` if it is not.
     pub(crate) fn refusal(&self, target: &Target) -> Option<&Refusal> {
         let place = self.policy.intents.iter().position(|intent| intent.target == *target)?;
         self.placed.refused.get(&place)
     }
 
-    /// The targets of the refused requests, the reasons, and whether each is the operator's.
+    /// Returns the refused requests by target, each with the reason and whether it is the operator's.
     pub(crate) fn refused(&self) -> BTreeMap<String, (&Refusal, bool)> {
         let target = |place: &usize| Some(self.policy.intents.get(*place)?.target.to_string());
         let refused = self.placed.refused.iter();
         refused.filter_map(|(at, why)| Some((target(at)?, (why, *at < self.placed.own)))).collect()
     }
 
-    /// The notes for the operator about the request for a target.
+    /// Returns the notes for the operator about the request for a target.
     pub(crate) fn notes(&self, target: &Target) -> Vec<String> {
         let Some((objects, request)) = self.request(target) else { return Vec::new() };
         let names: Vec<String> = objects.iter().map(|object| format!("{object}:")).collect();
@@ -105,24 +107,24 @@ impl CurrentPlan {
         request.notes.iter().map(|note| format!("{target}: {note}")).chain(placed).collect()
     }
 
-    /// Every setting that is wanted.
+    /// Returns every setting that the requests want.
     pub(crate) fn wanted(&self) -> impl Iterator<Item = &Setting> {
         self.placed.desired.wanted.iter().map(|wanted| &wanted.setting)
     }
 
-    /// Whether a setting is wanted.
+    /// Whether any request wants this setting.
     pub(crate) fn wants(&self, setting: &Setting) -> bool {
         self.wanted().any(|wanted| wanted == setting)
     }
 
-    /// The processes whose epolls get parameters.
+    /// Returns the processes for whose epolls the plan sets parameters.
     pub(crate) fn processes_with_epolls(&self) -> BTreeSet<model::Pid> {
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
         let parts = parts.filter(|part| part.params.epoll != model::EpollParams::default());
         parts.flat_map(|part| part.processes.iter().map(|process| process.id.pid)).collect()
     }
 
-    /// The processes that wait without an epoll: options must be set on each of their new sockets.
+    /// Returns the processes that wait without an epoll. Options must be set on each of their new sockets.
     pub(crate) fn processes_without_epolls(&self) -> BTreeSet<model::Pid> {
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
         let processes =
@@ -131,8 +133,8 @@ impl CurrentPlan {
         processes.filter(waits).map(|process| process.id.pid).collect()
     }
 
-    /// Whether rules direct packets of single connections, so that the sockets of requesting processes
-    /// matter. This is so if the device's request is `mix`, or if its queues are already divided.
+    /// Whether rules direct the packets of single connections, so that the sockets of requesting processes
+    /// matter. This is so if a device's request is `mix`, or if its queues are already divided.
     pub(crate) fn follows_connections(&self) -> bool {
         self.placed.placement.iter().any(|placement| {
             let is_mix = |part: &plan::PlacedRequest| part.intent.policy == model::PolicyName::Mix;
@@ -140,29 +142,31 @@ impl CurrentPlan {
         })
     }
 
-    /// The processes whose connections get rules: those of tasks, and those whose sockets have requests.
+    /// Returns the processes for whose connections rules are made: processes with a task request, and
+    /// processes whose sockets have requests.
     pub(crate) fn processes_with_connections(&self) -> BTreeSet<model::Pid> {
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
         let own = parts.filter(|part| matches!(part.intent.target, Target::Task(_) | Target::Epolls(..)));
         own.flat_map(|part| part.processes.iter().map(|process| process.id.pid)).collect()
     }
 
-    /// The settings whose values differ from the plan.
+    /// Returns the settings whose current values differ from the plan.
     pub(crate) fn differing(&self) -> BTreeSet<Knob> {
         self.placed.plan.changes().map(|change| knob_of(change.to())).collect()
     }
 
-    /// Removes and returns the changes.
+    /// Removes the changes from the plan, and returns them.
     pub(crate) fn take_plan(&mut self) -> Plan {
         std::mem::take(&mut self.placed.plan)
     }
 
-    /// Whether the plan only creates queues, whose settings are planned afterwards.
+    /// Whether the plan only creates queues. The settings of these queues are planned afterwards.
     pub(crate) fn is_first_stage(&self) -> bool {
         self.placed.desired.first_stage
     }
 
-    /// Holds the wake-up latency limit that the plan wants. If that fails, returns the reason once.
+    /// Holds the wake-up latency limit that the plan wants. If this fails, returns the reason, but only the
+    /// first time.
     pub(crate) fn hold_wake(&mut self) -> Option<String> {
         let wanted = self.placed.desired.wake_latency.as_ref().map(|(micros, _)| *micros);
         self.wake.hold(wanted)
@@ -173,14 +177,14 @@ impl CurrentPlan {
         self.wake.hold(None);
     }
 
-    /// The number of held settings that only a refused request wants.
+    /// Returns the number of held settings that only a refused request wants.
     pub(crate) fn kept_for_refused(&self) -> usize {
         self.kept_for_refused
     }
 
-    /// The held settings that are no longer wanted; `None` if it is not time to check or nothing could be
-    /// placed. The settings of a refused request stay, unless its device has been renamed: the request then
-    /// no longer applies to it.
+    /// Returns the held settings that are no longer wanted, or `None` if it is not time to check or the
+    /// requests could not be planned. The settings of a refused request stay, unless its device has been
+    /// renamed, because the request then no longer applies to the device.
     pub(crate) fn unwanted(&mut self, ledger: &Ledger, is_time: bool, host: &Host) -> Option<BTreeSet<Knob>> {
         self.kept_for_refused = 0;
         if self.placed.placement.is_none() || !is_time {
@@ -200,8 +204,8 @@ impl CurrentPlan {
     }
 }
 
-/// The settings of the operator's requests, by target. A followed request has those that it wants now, a
-/// refused request those that it wanted before.
+/// Returns the settings of the operator's requests, by target: for a followed request, the settings that it
+/// wants now; for a refused request, the settings that it wanted before.
 fn previous(
     policy: &Policy,
     placed: &Placed,
@@ -222,9 +226,9 @@ fn previous(
     previous
 }
 
-/// The held settings that stay for refused requests: the settings that those requests had, whichever request
-/// wrote them. If this daemon never followed a request, these are all held settings of the objects for which
-/// the request wrote any, because a delivery mode is kept as a whole.
+/// Returns the held settings that stay in force for refused requests: the settings that those requests had,
+/// whichever request wrote them. If this daemon never followed a request, all held settings of an object stay
+/// if the request wrote any of them, because a delivery mode is kept as a whole.
 fn kept_for(
     refused: &[&Intent],
     previous: &BTreeMap<String, BTreeSet<Knob>>,
@@ -291,7 +295,7 @@ mod test {
                 source,
             )
         };
-        // The modes of both requests have the same deferral, so the second request did not write it again.
+        // Both requests' modes have the same deferral, so the second request did not write it again.
         let mut ledger = Ledger::default();
         let changes = [defers(0, "a:1"), flushes(0, "a:2"), defers(1, "a:1"), flushes(1, "a:1")];
         changes.iter().for_each(|change| ledger.note(change));

@@ -1,5 +1,5 @@
-//! The epoll in which the daemon waits, and its sources: descriptors of other parts, such as API sockets,
-//! each with its handler.
+//! The epoll in which the daemon waits, and its sources. A source is a descriptor of another part of the
+//! daemon, such as an API socket, with its handler.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,45 +13,46 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// The maximum number of sources; adding another one fails.
+/// The maximum number of sources. Adding a further one fails.
 pub const SOURCES_MAX: usize = 256;
 
-/// The maximum number of descriptors reported by one wait; the next wait reports the rest.
+/// The maximum number of descriptors that one wait reports. The next wait reports the rest.
 const READY_MAX: usize = 64;
 
-/// Waits shorter than this use a timerfd, because [`epoll_wait_millis`] rounds up to milliseconds.
+/// The duration below which a wait uses a timerfd, because [`epoll_wait_millis`] rounds up to milliseconds.
 const EXACT_BELOW: Duration = Duration::from_millis(10);
 
 /// The number that identifies the timer in epoll events.
 const TIMER: u64 = u64::MAX;
 
-/// The lowest number of a source. Lower numbers belong to the daemon's own descriptors.
+/// The lowest number of a source. Lower numbers identify the daemon's own descriptors.
 const FIRST_SOURCE: u64 = 1 << 32;
 
-/// A descriptor in the daemon's loop with its handler.
+/// A descriptor in the daemon's event loop, with its handler.
 pub trait Source {
-    /// The descriptor. It must stay the same while the source exists.
+    /// Returns the descriptor, which must stay the same while the source exists.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// The events that the source waits for. Called after each turn, so it must be fast.
+    /// Returns the events that the source waits for. Called after each turn, so it must be fast.
     fn interest(&mut self) -> Interest;
 
-    /// Called when the descriptor is ready or the requested time has come. Must not block.
+    /// Handles the descriptor's events. Called when the descriptor is ready or the requested time has come.
+    /// Must not block.
     fn ready(&mut self, ready: Ready, registrar: &mut Registrar) -> Stay;
 }
 
 /// The events that a source waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// There is something to read, or a connection to accept.
+    /// Whether to call the source when there is something to read, or a connection to accept.
     pub read: bool,
-    /// There is room to write.
+    /// Whether to call the source when there is room to write.
     pub write: bool,
-    /// This point in time has come.
+    /// When to call the source even if nothing else happens.
     pub until: Option<Instant>,
 }
 
-/// Why a source is called.
+/// The reasons why a source is called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
     /// There is something to read or accept, including end of file.
@@ -90,7 +91,7 @@ impl Registrar {
         true
     }
 
-    /// The remaining room for sources.
+    /// Returns how many sources can still be added.
     pub fn room(&self) -> usize {
         self.room.saturating_sub(self.waiting.len())
     }
@@ -102,13 +103,13 @@ impl fmt::Debug for Registrar {
     }
 }
 
-/// A source, with its interest as registered with the epoll.
+/// A source, with the interest that is registered with the epoll.
 struct Slot {
     source: Box<dyn Source>,
     known: Interest,
 }
 
-/// An epoll with its sources.
+/// The daemon's epoll, with its sources.
 pub struct EventLoop {
     epoll: OwnedFd,
     timer: OwnedFd,
@@ -135,7 +136,7 @@ impl EventLoop {
         Ok(Self { epoll, timer, sources: BTreeMap::new(), next: FIRST_SOURCE })
     }
 
-    /// Also waits for one of the daemon's own descriptors. [`Self::wait`] reports it by this number.
+    /// Also watches one of the daemon's own descriptors, which [`Self::wait`] reports by this number.
     ///
     /// # Errors
     /// The kernel's errors.
@@ -170,8 +171,9 @@ impl EventLoop {
         self.sources.len()
     }
 
-    /// Waits until a descriptor is ready, but not longer than `until`, and calls the ready sources. Returns
-    /// the numbers of the daemon's own descriptors that are ready. A signal also ends the wait.
+    /// Waits until a descriptor is ready, but not longer than `until`, and then calls the ready sources.
+    /// Returns the numbers of those of the daemon's own descriptors that are ready. A signal also ends the
+    /// wait.
     ///
     /// # Errors
     /// The kernel's errors, except EINTR.
@@ -188,7 +190,7 @@ impl EventLoop {
         let mut events = Vec::with_capacity(READY_MAX);
         let waited = epoll_wait_millis(&self.epoll, &mut events, left);
         if exact.is_some() {
-            // This also clears the timer's readiness.
+            // Stopping the timer also clears its readiness.
             self.set_timer(Duration::ZERO)?;
         }
         match waited {
@@ -214,7 +216,7 @@ impl EventLoop {
         Ok(own)
     }
 
-    /// Starts the timer; zero stops it.
+    /// Starts the timer, or stops it if `span` is zero.
     fn set_timer(&self, span: Duration) -> Result<(), Errno> {
         let set = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: timespec(span) };
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &set).map(|_| ())
@@ -238,7 +240,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Registers the sources' interests with the epoll.
+    /// Updates the epoll with the sources' current interests.
     fn settle(&mut self) -> Result<(), Errno> {
         for (number, slot) in &mut self.sources {
             let interest = slot.source.interest();
@@ -254,8 +256,8 @@ impl EventLoop {
 
 fn flags(interest: Interest) -> epoll::EventFlags {
     let mut flags = epoll::EventFlags::empty();
-    // Without `EPOLLIN`, also drop `EPOLLRDHUP`: otherwise a source that has seen the end of its input would
-    // be woken repeatedly while it answers.
+    // Without `EPOLLIN`, also drop `EPOLLRDHUP`: otherwise, a source that has seen the end of its input would
+    // be woken repeatedly while it is still sending its answer.
     flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, interest.read);
     flags.set(epoll::EventFlags::OUT, interest.write);
     flags
@@ -287,7 +289,7 @@ mod test {
 
     use super::*;
 
-    /// Writes back what it reads, once the stream is writable.
+    /// A source that writes back what it has read, once the stream is writable.
     struct Echo {
         stream: UnixStream,
         received: Vec<u8>,

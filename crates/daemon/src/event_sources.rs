@@ -23,7 +23,7 @@ use crate::first_connections::FirstConnections;
 use crate::scans::Scans;
 use crate::status::EventSource;
 
-/// The numbers of the daemon's own descriptors in its loop.
+/// The numbers by which the event loop reports the daemon's own descriptors.
 pub(crate) const NOTICES: u32 = 0;
 pub(crate) const PROCESS_EVENTS: u32 = 1;
 pub(crate) const SIGNALS: u32 = 2;
@@ -33,7 +33,7 @@ pub(crate) const MEASURED: u32 = 5;
 pub(crate) const GUARDED: u32 = 6;
 pub(crate) const REQUESTED: u32 = 7;
 
-/// The maximum number of process events per turn; the next turn handles the rest.
+/// The maximum number of process events to handle in one turn. The next turn handles the rest.
 const PROCESS_EVENTS_MAX: usize = 4096;
 
 /// All sources of the daemon's events.
@@ -41,11 +41,11 @@ pub(crate) struct EventSources {
     notices: Notices,
     process_events: Option<ProcessEvents>,
     refused: Vec<KernelError>,
-    /// Which events BPF reports in addition to processes and listeners.
+    /// The optional events that BPF reports, in addition to those of processes and listeners.
     reports: ExtraEvents,
     signals: Signals,
     files: Files,
-    /// The processes whose forks, execs and exits are reported.
+    /// The processes whose forks, execs and exits BPF reports.
     watched: BTreeSet<Pid>,
     first_connections: FirstConnections,
     /// Periodic scans for changes that no event reports.
@@ -53,7 +53,7 @@ pub(crate) struct EventSources {
 }
 
 impl EventSources {
-    /// Opens all sources and adds them to the loop.
+    /// Opens all sources, and adds them to the event loop.
     pub(crate) fn open(netns: &Netns, event_loop: &EventLoop, files: Files) -> Result<Self, Fault> {
         let failed =
             |errno: Errno| Fault::failed(format!("cannot add a descriptor to the daemon's epoll: {errno}"));
@@ -110,7 +110,7 @@ impl EventSources {
         self.process_events.is_some()
     }
 
-    /// How each kind of event is detected.
+    /// Describes how each kind of event is detected.
     pub(crate) fn event_sources(&self) -> Vec<EventSource> {
         let words = |errors: &[KernelError]| errors.iter().map(ToString::to_string).collect::<Vec<_>>();
         let tick = Duration::from_nanos(crate::reconciler::TICK.0);
@@ -159,7 +159,7 @@ impl EventSources {
         Ok(self.notices.take()?.into_iter())
     }
 
-    /// Takes the process events since the last turn. Also returns whether any were lost.
+    /// Takes the process events since the last turn. Also returns whether any events were lost.
     pub(crate) fn take_process_events(&mut self) -> Result<(Vec<TimedEvent>, bool), KernelError> {
         let Some(process_events) = &mut self.process_events else { return Ok((Vec::new(), false)) };
         let mut events = Vec::new();
@@ -177,12 +177,12 @@ impl EventSources {
         Ok((events, process_events.lost()? > 0))
     }
 
-    /// Sets the executables and listeners that BPF reports from now on.
+    /// Sets for which executables and listeners BPF reports events from now on.
     pub(crate) fn wait_for(&mut self, netns: NetnsId, waited: Waited) -> Result<(), KernelError> {
         self.process_events.as_mut().map_or(Ok(()), |process_events| process_events.wait_for(netns, waited))
     }
 
-    /// Makes BPF report the next connection of each port on which these processes listen, once. Scans find
+    /// Makes BPF report, once, the next connection to each port on which these processes listen. Scans find
     /// servers whose first packet BPF does not report.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl EventSources {
         self.process_events.as_mut().map_or(Ok(()), |process_events| process_events.await_connections(&ports))
     }
 
-    /// Whether scans look for a server's first packet.
+    /// Whether scans look for the first packet of any server.
     pub(crate) fn scans_for_packets(&self) -> bool {
         self.scans.looks_at_any()
     }
@@ -216,17 +216,17 @@ impl EventSources {
         &mut self.scans
     }
 
-    /// Resets the per-tick limits.
+    /// Resets the limits that apply per tick.
     pub(crate) fn tick(&mut self) {
         self.first_connections.forget();
     }
 
-    /// Whether BPF reports the events of this process.
+    /// Whether BPF reports this process's forks, execs and exits.
     pub(crate) fn is_watched(&self, pid: Pid) -> bool {
         self.watched.contains(&pid)
     }
 
-    /// Records that BPF watches this process already, as it does each child of a watched process.
+    /// Records that BPF watches this process. It automatically watches each child of a watched process.
     pub(crate) fn note_watched(&mut self, pid: Pid) {
         self.watched.insert(pid);
     }
@@ -244,7 +244,7 @@ impl EventSources {
         if self.watched.remove(&pid) { self.ignore(pid) } else { Ok(()) }
     }
 
-    /// Stops watching this process, even if BPF watches it only as the child of another one.
+    /// Stops watching this process, even if BPF watches it only because it is the child of another one.
     ///
     /// # Errors
     /// The kernel's errors.
@@ -252,15 +252,15 @@ impl EventSources {
         self.process_events.as_ref().map_or(Ok(()), |process_events| process_events.ignore(pid))
     }
 
-    /// Watches the exits and children of exactly these processes. Returns the error of a process that could
-    /// not be added.
+    /// Watches exactly these processes, for exits and new children. Returns the error if a process could not
+    /// be added.
     ///
     /// # Errors
     /// The kernel's error if a process cannot be removed.
     pub(crate) fn watch_alone(&mut self, known: &BTreeSet<Pid>) -> Result<Option<KernelError>, KernelError> {
         let mut full = None;
         for pid in known.difference(&self.watched).copied().collect::<Vec<_>>() {
-            // There is no room for this process: scans will find it.
+            // The kernel's table has no room for this process. Scans will find the process's changes.
             if let Err(error) =
                 self.process_events.as_ref().map_or(Ok(()), |process_events| process_events.watch(pid))
             {
@@ -285,29 +285,29 @@ impl EventSources {
     }
 }
 
-/// The contents of a watched directory.
+/// What a watched directory contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Holds {
     /// Policy files.
     Policy,
     /// The journal.
     Journal,
-    /// Requests of applications, in a BPF file system.
+    /// The requests of applications, in a BPF file system.
     AppRequests,
-    /// The parent directory of [`Holds::AppRequests`].
+    /// The parent of the directory for [`Holds::AppRequests`].
     ParentOfAppRequests,
 }
 
-/// Directories that inotify watches for changes.
+/// The directories that inotify watches for changes.
 pub(crate) struct Files {
-    /// `None` if the user's limit of inotify instances is reached: files are then read again only on request.
+    /// `None` if the user's limit of inotify instances is reached; files are then read again only on request.
     inotify: Option<OwnedFd>,
     wanted: Vec<(PathBuf, Holds)>,
     watched: BTreeMap<i32, (PathBuf, Holds)>,
 }
 
 impl Files {
-    /// Starts watching these directories. [`Files::again`] adds directories that do not exist yet.
+    /// Starts watching these directories. [`Files::again`] adds those that do not exist yet.
     pub(crate) fn watch(wanted: Vec<(PathBuf, Holds)>) -> Self {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
         let mut files = Self { inotify: inotify::init(flags).ok(), wanted, watched: BTreeMap::new() };
@@ -315,7 +315,8 @@ impl Files {
         files
     }
 
-    /// Watches directories that were missing before. Returns whether a directory of policy files is new.
+    /// Also watches directories that were missing before. Returns whether one of the newly watched
+    /// directories has policy files.
     pub(crate) fn again(&mut self) -> bool {
         use inotify::WatchFlags;
         let Some(inotify) = &self.inotify else { return false };
@@ -334,9 +335,9 @@ impl Files {
                         | WatchFlags::DELETE_SELF
                         | WatchFlags::MOVE_SELF
                 }
-                // Each writer of the journal closes the lock file.
+                // Each writer of the journal closes the lock file when it has finished.
                 Holds::Journal => WatchFlags::CLOSE_WRITE | WatchFlags::DELETE_SELF,
-                // A complete registry is renamed into place.
+                // A registry is complete when it has been renamed to its final name.
                 Holds::AppRequests => WatchFlags::MOVED_TO | WatchFlags::DELETE | WatchFlags::DELETE_SELF,
                 Holds::ParentOfAppRequests => WatchFlags::CREATE | WatchFlags::DELETE_SELF,
             };
@@ -348,8 +349,8 @@ impl Files {
         policy
     }
 
-    /// The kinds of directories that have changed. Excludes [`Holds::ParentOfAppRequests`], which is watched
-    /// only for new directories.
+    /// Returns which kinds of directories have changed. Excludes [`Holds::ParentOfAppRequests`], which is
+    /// only watched for new directories.
     pub(crate) fn changed(&mut self) -> BTreeSet<Holds> {
         let mut changed = BTreeSet::new();
         let Some(inotify) = &self.inotify else { return changed };
@@ -378,7 +379,7 @@ impl Files {
             if self.again() {
                 changed.insert(Holds::Policy);
             }
-            // Requests may have been added before the directory was watched.
+            // Requests may have been made before the directory was watched, so it counts as changed.
             if !before && watches(self) {
                 changed.insert(Holds::AppRequests);
             }
@@ -387,7 +388,7 @@ impl Files {
     }
 }
 
-/// The directory of a file.
+/// Returns the directory that contains a file.
 pub(crate) fn directory_of(file: &Path) -> PathBuf {
     match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),

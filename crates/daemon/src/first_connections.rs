@@ -1,34 +1,35 @@
-//! Listeners in other network namespaces. Their next connection shows through which NAPI they receive.
+//! Listeners in other network namespaces. The next connection to each shows through which NAPI it receives.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use linux::bpf::process_events::{ListenedPort, NAMES_MAX};
 
-/// The maximum number of connections of a port that are inspected between two ticks. A connection that ends
-/// before it is inspected shows nothing, so the daemon waits for the next one.
+/// The maximum number of connections to a port that are inspected between two ticks. A connection that ends
+/// before it is inspected reveals no NAPI, so the daemon waits for the next one.
 const LOOKS_MAX: u32 = 8;
 
-/// The number of connections per port since the last tick.
+/// The number of connections to each port since the last tick.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FirstConnections(BTreeMap<ListenedPort, u32>);
 
 impl FirstConnections {
-    /// Counts a connection to a port.
+    /// Counts a new connection to a port.
     pub(crate) fn came(&mut self, port: ListenedPort) {
         *self.0.entry(port).or_default() += 1;
     }
 
-    /// Resets the count of a port, because another socket listens on it.
+    /// Resets the count of a port, because a new socket listens on it.
     pub(crate) fn listens(&mut self, port: ListenedPort) {
         self.0.remove(&port);
     }
 
-    /// Resets all counts, at a tick.
+    /// Resets all counts. Called at each tick.
     pub(crate) fn forget(&mut self) {
         self.0.clear();
     }
 
-    /// Selects the ports whose connections BPF reports, limited by the size of the kernel's table.
+    /// Selects the ports for which BPF reports the next connection; at most as many as the kernel's table
+    /// holds.
     pub(crate) fn awaited(&self, ports: BTreeSet<ListenedPort>) -> BTreeSet<ListenedPort> {
         let few = |port: &ListenedPort| self.0.get(port).is_none_or(|came| *came < LOOKS_MAX);
         ports.into_iter().filter(few).take(NAMES_MAX).collect()

@@ -1,4 +1,4 @@
-//! The state of searches for a mode that meets a service's goal: earlier tries, the current try, and the
+//! The state of the searches for modes that meet services' goals: earlier tries, the current try, and the
 //! reasons why nothing is tried. `daemon/search.rs` begins tries and handles their results.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,12 +14,12 @@ use crate::goals::GoalState;
 use crate::guards::Attempt;
 use crate::status::{RequestStatus, SearchStatus, TriedStatus};
 
-/// The names of the rules.
+/// The rules of the findings about searches.
 pub(crate) const FOUND: &str = "search-found";
 pub(crate) const EXHAUSTED: &str = "search-exhausted";
 pub(crate) const WAITS: &str = "search-waits";
 
-/// The findings of the goal search: the name and the description of each rule.
+/// The rules of the goal search's findings, each with a description.
 pub const SEARCH_RULES: &[(&str, &str)] = &[
     (FOUND, "A mode from the policy's ladder is in force, because it was better for the goal."),
     (
@@ -29,18 +29,19 @@ pub const SEARCH_RULES: &[(&str, &str)] = &[
     (WAITS, "The goal is missed, and nothing can be tried now, for the reason in the evidence."),
 ];
 
-/// The delay before a service is checked again if nothing could be tried.
+/// How long to wait, if nothing could be tried for a service, before it is checked again.
 const AGAIN_AFTER: Nanoseconds = Nanoseconds::from_millis(60_000);
 
 /// The searches of services.
 pub(crate) struct GoalSearch {
     pub(crate) searches: Searches,
-    /// Why the record of earlier tries cannot be read. The daemon then tries nothing, because it cannot
+    /// Why the record of earlier tries cannot be read. The daemon then tries nothing, because it could not
     /// enforce the daily limit.
     pub(crate) unreadable: Option<String>,
     /// The maximum number of tries per service and day.
     pub(crate) a_day: usize,
-    /// For each service: since when its goal has not been met, and which percentile currently misses it.
+    /// For each service that does not meet its goal: since when, and which percentile currently misses the
+    /// goal.
     pub(crate) missed: BTreeMap<String, (Nanoseconds, Option<Guarded>)>,
     /// The try in progress.
     pub(crate) trying: Option<Attempt>,
@@ -51,7 +52,8 @@ pub(crate) struct GoalSearch {
 }
 
 impl GoalSearch {
-    /// Resumes the searches of earlier daemons. Ignores recorded processes if the host was rebooted.
+    /// Resumes the searches of earlier daemons. If the host has rebooted since, ignores the recorded
+    /// processes.
     pub(crate) fn resumed(read: io::Result<Searches>, boot: &str) -> Self {
         let (mut searches, unreadable) = match read {
             Ok(searches) => (searches, None),
@@ -81,13 +83,13 @@ impl GoalSearch {
         }
     }
 
-    /// Allows all modes to be tried again. The daily limit still applies.
+    /// Allows searches to try all modes again. The daily limit still applies.
     pub(crate) fn take_up(&mut self) {
         self.searches.services.values_mut().for_each(Search::take_up);
         self.not_before.clear();
     }
 
-    /// Applies the modes that searches found to the services of a policy.
+    /// Adds the modes that searches have found to the services in a policy.
     pub(crate) fn give(&self, policy: &mut Policy, host: &Host) {
         let is_there = |known: &ProcessId| {
             host.process(known.pid).is_some_and(|process| process.id.started == known.started)
@@ -95,7 +97,7 @@ impl GoalSearch {
         self.searches.give(policy, is_there);
     }
 
-    /// Records the state of goals.
+    /// Records the current state of the services' goals.
     pub(crate) fn note(&mut self, standings: &BTreeMap<String, GoalState>, now: Nanoseconds) {
         self.missed.retain(|name, _| standings.get(name).is_some_and(|standing| *standing != GoalState::Met));
         for (name, standing) in standings {
@@ -108,7 +110,7 @@ impl GoalSearch {
         }
     }
 
-    /// Removes services that no longer have a search, but keeps their tries of the last day.
+    /// Removes services that no longer have a search. Keeps their tries of the last day.
     pub(crate) fn retain(&mut self, wanted: &BTreeSet<String>, unix_micros: u64) {
         self.held_up.retain(|name, _| wanted.contains(name));
         self.not_before.retain(|name, _| wanted.contains(name));
@@ -117,8 +119,8 @@ impl GoalSearch {
             .retain(|name, search| wanted.contains(name) || search.tries_of_the_day(unix_micros).0 > 0);
     }
 
-    /// Updates the search for a request. If its goal has changed, the time without meeting the goal starts
-    /// over.
+    /// Updates the search for a request. If the request's goal has changed, restarts the time for which the
+    /// goal has been missed.
     pub(crate) fn renew(&mut self, intent: &Intent, processes: &BTreeSet<ProcessId>) {
         let name = intent.target.to_string();
         let Some(search) = self.searches.services.get_mut(&name) else { return };
@@ -129,7 +131,7 @@ impl GoalSearch {
         search.renew(intent, processes);
     }
 
-    /// Postpones tries for a service, and records why.
+    /// Postpones tries for a service, and records the reason.
     pub(crate) fn holds_up(&mut self, name: &str, rule: &str, summary: String, evidence: Vec<String>) {
         let (severity, remedy) = match rule {
             EXHAUSTED => (
@@ -154,7 +156,7 @@ impl GoalSearch {
             .insert(name.to_owned(), Nanoseconds(linux::clock::monotonic().0.saturating_add(AGAIN_AFTER.0)));
     }
 
-    /// The findings about searches: their results, and why nothing is tried.
+    /// Returns the findings about searches: their results, and why nothing is tried.
     pub(crate) fn findings(&self, policy: &Policy) -> Vec<Finding> {
         let found = policy.intents.iter().filter_map(|intent| {
             let search = self.searches.services.get(&intent.target.to_string())?;
@@ -173,10 +175,11 @@ impl GoalSearch {
         found.chain(self.held_up.values().cloned()).collect()
     }
 
-    /// Adds the tried modes to the status of each request.
+    /// Adds the modes that were tried to the status of each request.
     pub(crate) fn filled(&self, mut requests: Vec<RequestStatus>) -> Vec<RequestStatus> {
         let now = clock::steady_unix_micros();
-        // Convert to wall-clock time now: the wall clock may have been set since the record was made.
+        // Convert recorded times to wall-clock time only now: the clock may have been set since they were
+        // recorded.
         let shown = |at: u64| clock::now().unix_micros.saturating_sub(now.saturating_sub(at));
         for request in &mut requests {
             let trying = self.trying.as_ref().filter(|attempt| attempt.service == request.target);
@@ -203,7 +206,7 @@ impl GoalSearch {
     }
 }
 
-/// Describes the result of a tried mode in one line.
+/// Describes a tried mode and its result in one line.
 pub(crate) fn line_of(tried: &Tried) -> String {
     let came_to =
         tried.ruling.map_or_else(|| "no verdict: the daemon exited".to_owned(), |it| it.to_string());

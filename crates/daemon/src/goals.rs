@@ -1,5 +1,5 @@
-//! Measures the response times of services that have a goal or no policy, in a thread that never blocks the
-//! daemon.
+//! Measures the response times of services that have a goal or no policy. A separate thread measures, so that
+//! the daemon never waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,40 +26,41 @@ use crate::status::{MeasuredWindows, RequestStatus, ResponseTimes};
 /// The state of a goal after the last measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GoalState {
-    /// The whole interval of this percentile is above the goal.
+    /// The whole confidence interval of this percentile is above the goal.
     Missed(Guarded),
-    /// The whole interval of each percentile is within the goal.
+    /// The whole confidence interval of each percentile is within the goal.
     Met,
     /// It is not yet certain whether the goal is met.
     Open,
 }
 
-/// Percentiles are recomputed after this many windows, because that takes a millisecond or two, unlike
-/// counting.
+/// The number of windows after which percentiles are recomputed. Unlike counting, this takes a millisecond or
+/// two.
 const WINDOWS_PER_SUMMARY: u64 = 5;
 
-/// The interval between measurements of services without goal and policy: enough to estimate what a policy
-/// would change.
+/// The interval between measurements of services that have neither a goal nor a policy. It is short enough to
+/// estimate what a policy would change.
 const WITHOUT_GOAL_EVERY: Duration = Duration::from_secs(60);
 
-/// The rule for a service that is not measured.
+/// The rule of the finding that a service is not measured.
 const NOT_MEASURED: &str = "live-not-measured";
 
-/// The message if the kernel cannot measure any service.
+/// The message if response times cannot be measured on this kernel at all.
 const NOT_HERE: &str = "response times cannot be measured on this kernel";
 
-/// The services that have a goal, or no policy.
+/// The measurements of services that have a goal, or no policy.
 pub(crate) struct Goals {
     part: PartOfSecond,
-    /// `None` before the first service to measure, and while there is none.
+    /// `None` while there is no service to measure.
     rounds: Option<Rounds>,
     subjects: Vec<ListeningService>,
     found: Vec<Measured>,
-    /// What policies may change, for each service whose queues have no settings.
+    /// For each service whose queues have no settings: what policies would probably change.
     prospects: BTreeMap<String, Prospect>,
-    /// All rules that have been reported. A finding of one of them is resolved when it is no longer reported.
+    /// All rules that have been reported so far. A finding is resolved when its rule is no longer reported
+    /// for the object.
     rules: BTreeSet<String>,
-    /// Rung by the thread when there are new results.
+    /// Wakes the event loop; the measuring thread rings it when there are new results.
     new: Arc<Bell>,
 }
 
@@ -81,7 +82,7 @@ impl Goals {
         })
     }
 
-    /// Sets the part of each second that is measured.
+    /// Sets how much of each second is measured.
     pub(crate) fn measure(&mut self, part: PartOfSecond) {
         if part != self.part {
             self.part = part;
@@ -93,7 +94,7 @@ impl Goals {
     /// Sets the services to measure.
     ///
     /// # Errors
-    /// If no thread can be created for it.
+    /// If the measuring thread cannot be created.
     pub(crate) fn follow(&mut self, subjects: Vec<ListeningService>, netns: &Netns) -> Result<(), Fault> {
         let Some(sample) = self.part.span().filter(|_| !subjects.is_empty()) else {
             self.rounds = None;
@@ -123,7 +124,7 @@ impl Goals {
         Ok(())
     }
 
-    /// Takes the new measurements.
+    /// Takes the new measurements from the thread.
     pub(crate) fn take(&mut self, host: &Host) {
         self.new.silence();
         self.found = self.rounds.as_ref().map(Rounds::found).unwrap_or_default();
@@ -142,12 +143,12 @@ impl Goals {
         }
     }
 
-    /// The last measurements of each service.
+    /// Returns the last measurements of each service.
     pub(crate) fn found(&self) -> &[Measured] {
         &self.found
     }
 
-    /// The state of the services' goals after the last measurement.
+    /// Returns the state of each service's goal after the last measurement.
     pub(crate) fn standings(&self) -> BTreeMap<String, GoalState> {
         let of = |measured: &Measured| {
             let subject = self.subjects.iter().find(|subject| subject.name == measured.name)?;
@@ -157,12 +158,12 @@ impl Goals {
         self.found.iter().filter_map(of).collect()
     }
 
-    /// The rules whose findings may be resolved.
+    /// Returns the rules whose findings may have to be resolved.
     pub(crate) fn rules(&self) -> Vec<String> {
         self.rules.iter().cloned().collect()
     }
 
-    /// The problems of services, and the reasons why some services are not measured.
+    /// Returns findings about the services' problems, and about services that are not measured.
     pub(crate) fn findings(&mut self) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut refused_all = None;
@@ -176,7 +177,7 @@ impl Goals {
                     let wrong = summary.findings.iter().filter(|found| found.severity >= Severity::Warning);
                     findings.extend(wrong.cloned());
                 }
-                // The kernel lacks a feature, which affects every service: report it once.
+                // The kernel lacks a feature. This affects every service, so report it only once.
                 MeasuredOutcome::Refused { exit: Exit::Unsupported, why, hint } => {
                     refused_all = Some(not_measured("daemon", NOT_HERE, why, hint.as_deref()));
                 }
@@ -245,8 +246,8 @@ impl Goals {
     }
 }
 
-/// The state of a goal. Like the finding `live-goal-missed`, it considers the whole interval of each
-/// percentile.
+/// Determines the state of a goal. Like the finding `live-goal-missed`, this considers the whole confidence
+/// interval of each percentile.
 fn standing(goal: &Goal, response: &Percentiles) -> GoalState {
     let nanoseconds = |span: Nanoseconds| Duration::from_nanos(span.0).as_secs_f64() * 1e9;
     let wanted = [(Guarded::P99, goal.p99, response.p99), (Guarded::P50, goal.p50, response.p50)];
@@ -276,24 +277,24 @@ fn not_measured(object: &str, summary: &str, why: &str, hint: Option<&str>) -> F
     }
 }
 
-/// The packets of a service's NAPIs, by polling context.
+/// Returns how many packets a service's NAPIs delivered, by polling context.
 fn packets(summary: &Summary) -> LivePolls {
     let mut sum = LivePolls::default();
     summary.napis.iter().for_each(|napi| sum += napi.packets);
     sum
 }
 
-/// Whether a delivery mode was requested, or found by a search.
+/// Whether the request has a delivery mode, either requested or found by a search.
 fn is_delivered_by_settings(request: &RequestStatus) -> bool {
     request.delivery.parse().is_ok_and(|mode: DeliveryMode| mode != DeliveryMode::Interrupt)
 }
 
-/// Whether a request sets nothing.
+/// Whether a request asks for no settings.
 fn is_without_policy(intent: &Intent) -> bool {
     intent.policy == PolicyName::None && intent.delivery.is_none()
 }
 
-/// The running services that listen: first those with a goal, then those without a policy.
+/// Returns the running services that listen: first those with a goal, then those without a policy.
 pub(crate) fn subjects(intents: &[Intent], members: &RequestMembers, host: &Host) -> Vec<ListeningService> {
     let all = || intents.iter().enumerate();
     let with_goal = all().filter(|(_, intent)| intent.goal.is_set());
@@ -310,8 +311,8 @@ pub(crate) fn subjects(intents: &[Intent], members: &RequestMembers, host: &Host
     subjects
 }
 
-/// A service with its processes in the host's network namespace; `None` if none of these listens. Ports in
-/// other namespaces are separate.
+/// Returns a service with those of its processes that are in the host's network namespace, or `None` if none
+/// of these listens. Ports in other namespaces are unrelated.
 fn subject<'p>(
     name: String,
     pids: impl Iterator<Item = &'p Pid>,
@@ -334,8 +335,8 @@ fn subject<'p>(
     (!ports.is_empty()).then_some(ListeningService { name, processes, ports, goal })
 }
 
-/// Selects a service of the policy by name from what the daemon knows, because a command of the daemon may
-/// lack the permission to inspect processes.
+/// Selects a service of the policy by name, from the daemon's knowledge of the host: a command that the
+/// daemon runs may lack the permission to inspect processes.
 pub(crate) fn selection(
     name: &str,
     intents: &[Intent],

@@ -1,5 +1,5 @@
 //! Groups of changes that are judged together because they affect a common service, and the services whose
-//! traffic judges them.
+//! traffic judges each group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use model::{Guard, Object, Plan, Step};
 pub(crate) struct GuardedService {
     pub(crate) name: String,
     pub(crate) guard: Guard,
-    /// The objects that deliver its packets.
+    /// The objects that deliver the service's packets.
     pub(crate) objects: BTreeSet<Object>,
 }
 
 /// Changes that are judged together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct GuardGroup {
-    /// The targets of the affected services.
+    /// The targets of the services that the changes affect.
     pub(crate) services: BTreeSet<String>,
     /// The changes, in the order of the plan.
     pub(crate) changes: Plan,
@@ -27,7 +27,7 @@ pub(crate) struct GuardGroup {
 type Steps = Vec<(usize, Step)>;
 
 /// Groups the steps of a plan. Two steps are judged together if they affect a common service, directly or
-/// through other steps. Steps that affect no guarded service are omitted.
+/// through other steps. Omits steps that affect no guarded service.
 pub(crate) fn grouped(changes: Plan, guarded: &BTreeMap<String, GuardedService>) -> Vec<GuardGroup> {
     let mut groups: Vec<(BTreeSet<String>, Steps)> = Vec::new();
     for (place, step) in changes.steps.into_iter().enumerate() {
@@ -38,7 +38,7 @@ pub(crate) fn grouped(changes: Plan, guarded: &BTreeMap<String, GuardedService>)
             continue;
         }
         let mut steps = vec![(place, step)];
-        // Merge all groups that this step connects.
+        // This step connects several groups, so merge them.
         for (others, theirs) in
             groups.extract_if(.., |(others, _)| !others.is_disjoint(&services)).collect::<Vec<_>>()
         {
@@ -61,19 +61,19 @@ pub(crate) mod test {
     use super::*;
     use crate::reconciler_test::{change, plan, queue};
 
-    /// A service whose packets arrive on these queues.
+    /// Returns a guarded service whose packets arrive on these queues.
     pub(crate) fn service(name: &str, queues: &[u32]) -> (String, GuardedService) {
         let objects = queues.iter().map(|number| Object::Queue(queue(*number))).collect();
         let guard = Guard { limits: Limits::default(), within: Nanoseconds::from_millis(20_000) };
         (format!("service {name}"), GuardedService { name: name.to_owned(), guard, objects })
     }
 
-    /// A plan that sets a timeout of each of these queues, in this order.
+    /// Returns a plan that sets a timeout of each of these queues, in this order.
     pub(crate) fn of_queues(queues: &[u32]) -> Plan {
         plan(queues.iter().map(|number| change(*number, 0, 20)).collect())
     }
 
-    /// The service names and the changes of each group.
+    /// Returns the services' names and the changes of each group.
     fn named(groups: &[GuardGroup]) -> Vec<(Vec<&str>, Plan)> {
         let mut all = Vec::new();
         for GuardGroup { services, changes } in groups {

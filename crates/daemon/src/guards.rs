@@ -1,5 +1,5 @@
 //! Changes that affect services with a guard. A separate thread judges them before they are committed; the
-//! daemon makes no other changes meanwhile.
+//! daemon makes no other changes during that time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,28 +23,28 @@ use crate::event_sources::GUARDED;
 use crate::guard_groups::{GuardGroup, GuardedService, grouped};
 use crate::held::knob_of;
 
-/// The rules of the findings about changes under guard.
+/// The rules of the findings about guarded changes.
 pub(crate) const REVERTED: &str = "guard-reverted";
 pub(crate) const WAITS: &str = "guard-waits";
 
-/// The delay before a change that could not be judged is retried.
+/// How long to wait before retrying a change that could not be judged.
 const AGAIN_AFTER: Nanoseconds = Nanoseconds::from_millis(60_000);
 
-/// How long after its planned end a trial's guard process rolls the trial back.
+/// How long after a trial's planned end its guard process rolls it back.
 const DEADLINE_AFTER: Duration = Duration::from_secs(60);
 
-/// The processes of services, by service name.
+/// The processes of each service, by the service's name.
 pub(crate) type ServiceMembers = BTreeMap<String, BTreeSet<ProcessId>>;
 
-/// The result of a trial, with the proof for which it ran; `None` if there was nothing to change.
+/// The result of a trial, and the proof for which it ran, if any; `None` if there was nothing to change.
 type Outcomes = Result<Option<(TrialOutcome, Option<Box<Proof>>)>, Fault>;
 
 /// Why changes are judged.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Purpose {
-    /// The policy requests the changes.
+    /// A request of the policy wants the changes.
     Asked,
-    /// The changes are a try for a service that misses its goal.
+    /// The changes try a mode for a service that misses its goal.
     Attempt(Attempt),
     /// The changes withdraw a service's policy for its standing proof. They are always rolled back.
     Proof(String, Box<Proof>),
@@ -54,35 +54,35 @@ pub(crate) enum Purpose {
 pub(crate) struct Proved {
     /// The target of the service's request.
     pub(crate) target: String,
-    /// The proof with the new pairs, or the reason why there are no new pairs.
+    /// The proof including the new pairs, or the reason why there are none.
     pub(crate) outcome: Result<Box<Proof>, String>,
 }
 
-/// A try for a service that misses its goal.
+/// A try of a mode for a service that misses its goal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt {
     pub(crate) service: String,
     /// The mode that is tried.
     pub(crate) mode: DeliveryMode,
-    /// When the attempt was recorded, in microseconds since 1970.
+    /// When the try was recorded, in microseconds since 1970.
     pub(crate) begun: u64,
-    /// The metric that must decrease.
+    /// The metric that must improve, which means decrease.
     pub(crate) what: Guarded,
 }
 
 /// The result of a try.
 pub(crate) struct Attempted {
     pub(crate) attempt: Attempt,
-    /// The ruling and the verdict of each service, first of the service for which the try was; or the reason
-    /// why there are none, and whether anything was written.
+    /// The ruling, and the verdict of each service, beginning with the service for which the mode was tried.
+    /// If there are none: the reason, and whether anything was written.
     pub(crate) outcome: Result<(Ruling, Vec<Judgement>), (String, bool)>,
 }
 
-/// A change that is being judged.
+/// The trial that is judging a change.
 struct RunningTrial {
     thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
-    /// Set once the trial may have written something.
+    /// Set as soon as the trial may have written something.
     wrote: Arc<AtomicBool>,
     purpose: Purpose,
     judged: Arc<Mutex<Option<Outcomes>>>,
@@ -90,7 +90,7 @@ struct RunningTrial {
     members: ServiceMembers,
 }
 
-/// How changes are judged: by which services, and for how long.
+/// How to judge changes: by which services, and for how long.
 pub(crate) struct Judging {
     pub(crate) policy: Policy,
     pub(crate) netns: Netns,
@@ -103,18 +103,19 @@ pub(crate) struct Judging {
 /// The trial in progress and the results of earlier ones.
 pub(crate) struct GuardedTrials {
     running: Option<RunningTrial>,
-    /// The settings that were judged and may be set, with their verdicts.
+    /// The settings that were judged and may be applied, with the verdicts on them.
     kept: BTreeMap<Knob, (Setting, Vec<Judgement>)>,
-    /// The settings that were rolled back, with the processes for which they are not retried.
+    /// The settings that were rolled back, with the processes of the services at that time. They are not
+    /// retried for the same processes.
     reverted: BTreeMap<Knob, (Setting, ServiceMembers)>,
-    /// When changes that could not be judged may be retried, by the affected services.
+    /// When a change that could not be judged may be retried, by the services that it affects.
     not_before: BTreeMap<BTreeSet<String>, Nanoseconds>,
     done: Arc<Bell>,
 }
 
 /// The result of judging a change.
 pub(crate) enum TrialResult {
-    /// A change that the policy requests.
+    /// The verdict on a change that the policy requests.
     Asked {
         /// The targets of the affected services.
         services: BTreeSet<String>,
@@ -122,12 +123,12 @@ pub(crate) enum TrialResult {
         said: String,
         /// A finding for the operator if the change was not kept.
         finding: Option<Finding>,
-        /// The verdict of each service; empty for a change that could not be tried.
+        /// The verdict of each service; empty if the change could not be tried.
         verdicts: Vec<Judgement>,
     },
-    /// A try for a service that misses its goal.
+    /// The result of a try for a service that misses its goal.
     Attempt(Attempted),
-    /// An episode of a standing proof.
+    /// The result of an episode of a standing proof.
     Proof(Proved),
 }
 
@@ -147,19 +148,19 @@ impl GuardedTrials {
         })
     }
 
-    /// Whether a change is being judged: nothing else may be written meanwhile.
+    /// Whether a change is being judged. Nothing else may be written during that time.
     pub(crate) fn is_under_way(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Stops the trial in progress. It is rolled back, and counts as not judged.
+    /// Stops the trial in progress. Its changes are rolled back, and count as not judged.
     pub(crate) fn stop(&self) {
         if let Some(running) = &self.running {
             running.stop.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Like [`Self::stop`], and waits until everything is restored.
+    /// Like [`Self::stop`], but also waits until everything is restored.
     pub(crate) fn finish(&mut self) {
         self.stop();
         if let Some(running) = self.running.take() {
@@ -173,8 +174,8 @@ impl GuardedTrials {
         self.not_before.clear();
     }
 
-    /// Removes from a plan the changes that must be judged first, and returns the group to judge next: the
-    /// one that has waited longest, among those that may be tried now. Drops changes that were rolled back
+    /// Removes the changes that must be judged first from a plan, and returns the group to judge next: among
+    /// the groups that may be tried now, the one that has waited longest. Drops changes that were rolled back
     /// for the same processes.
     pub(crate) fn sift(
         &mut self,
@@ -206,8 +207,8 @@ impl GuardedTrials {
                 }
             }
         }
-        // A group is dropped only if all its changes were rolled back before: together with a new change, it
-        // is another change.
+        // Drop a group only if all of its changes were rolled back before: together with a new change, they
+        // might be judged differently.
         let is_known = |change: &model::Change| {
             self.reverted.get(&knob_of(change.to())).is_some_and(|(to, _)| to == change.to())
         };
@@ -223,7 +224,7 @@ impl GuardedTrials {
     /// Begins to judge changes.
     ///
     /// # Errors
-    /// If no thread can be created for it.
+    /// If the judging thread cannot be created.
     pub(crate) fn judge(&mut self, changes: Plan, judging: Judging, session: Session) -> Result<(), Fault> {
         let Judging { policy, netns, watched, within, members, purpose } = judging;
         let settings = changes.changes().map(|change| (knob_of(change.to()), change.to().clone())).collect();
@@ -270,7 +271,7 @@ impl GuardedTrials {
         Ok(())
     }
 
-    /// Returns the result of a trial that has ended.
+    /// Returns the result of the trial, if it has ended.
     pub(crate) fn take(&mut self, now: Nanoseconds) -> Option<TrialResult> {
         self.done.silence();
         let judged = self.running.as_ref()?.judged.lock().unwrap_or_else(PoisonError::into_inner).take()?;
@@ -304,7 +305,7 @@ impl GuardedTrials {
             Ok(Some((outcome, _))) => outcome,
             Ok(None) => return None,
             Err(fault) => {
-                // A stopped trial may be retried immediately, because the requests may have changed.
+                // A trial that was stopped may be retried immediately, because the requests may have changed.
                 let again_after = if stop.load(Ordering::Relaxed) { Nanoseconds::ZERO } else { AGAIN_AFTER };
                 self.not_before.insert(of.clone(), Nanoseconds(now.0.saturating_add(again_after.0)));
                 return Some(TrialResult::Asked {
@@ -342,12 +343,12 @@ impl GuardedTrials {
         Some(TrialResult::Asked { services: of, said, finding, verdicts })
     }
 
-    /// Records that these settings were judged and may be set.
+    /// Records that these settings were judged and may be applied.
     fn keep(&mut self, settings: BTreeMap<Knob, Setting>, judgements: &[Judgement]) {
         self.kept.extend(settings.into_iter().map(|(knob, to)| (knob, (to, judgements.to_vec()))));
     }
 
-    /// The verdicts on those of these settings that were judged.
+    /// Returns the verdicts on these settings, as far as they were judged.
     pub(crate) fn verdicts<'s>(&self, settings: impl IntoIterator<Item = &'s Setting>) -> Vec<Judgement> {
         let mut verdicts: Vec<Judgement> = Vec::new();
         for to in settings {
@@ -368,12 +369,12 @@ impl Drop for GuardedTrials {
     }
 }
 
-/// Adds the pairs of an episode to a proof. Removes the episode's transactions from the journal, because
-/// there would be dozens per day.
+/// Adds the pairs of windows in an episode to a proof. Removes the episode's transactions from the journal,
+/// because there would be dozens of them per day.
 fn with_pairs(mut proof: Box<Proof>, outcome: &TrialOutcome, session: &Session) -> Box<Proof> {
     if let Some(differences) = outcome.differences.first() {
-        // The trial's differences are the effect of the withdrawal; a proof stores the opposite, the effect
-        // of the policy.
+        // The trial measured the effect of the withdrawal; a proof stores the effect of the policy, which is
+        // the opposite.
         let of_policy =
             differences.iter().map(|(quantity, all)| (*quantity, all.iter().map(|it| -it).collect()));
         proof.add(&of_policy.collect());
@@ -384,20 +385,20 @@ fn with_pairs(mut proof: Box<Proof>, outcome: &TrialOutcome, session: &Session) 
     proof.effects = latency::judge::effects(&proof);
     proof.note_effects(clock::now().unix_micros);
     if let Ok(journal) = session.journal() {
-        // If this fails, the transaction is removed later, like others of the history.
+        // If this fails, the transaction is removed later, with other old transactions.
         outcome.transactions.iter().for_each(|name| drop(journal.forget(*name)));
     }
     proof
 }
 
-/// The processes of the services of a group.
+/// Returns the processes of the services that a group affects.
 pub(crate) fn of_group(group: &GuardGroup, members: &ServiceMembers) -> ServiceMembers {
     group.services.iter().map(|name| (name.clone(), members.get(name).cloned().unwrap_or_default())).collect()
 }
 
-/// Whether these are the services for which a change was judged: of each, at least one process still runs.
-/// Workers come and go, and a service matched by its executable may have processes in containers that the
-/// change did not affect.
+/// Whether these are the services for which a change was judged: of each service, at least one process must
+/// still be running. Worker processes come and go, and a service that is matched by its executable may have
+/// processes in containers that the change did not affect.
 fn are_the_same(judged: &ServiceMembers, now: &ServiceMembers) -> bool {
     judged.len() == now.len()
         && judged.iter().all(|(service, then)| {
@@ -457,7 +458,7 @@ mod test {
         GuardedTrials::watched_by(&EventLoop::new().expect("an epoll")).expect("guards")
     }
 
-    /// Returns the changes to judge next.
+    /// Sifts a plan for these queues, and returns the changes to judge next.
     fn sifted(
         guards: &mut GuardedTrials,
         queues: &[u32],

@@ -1,4 +1,4 @@
-//! The settings that the daemons hold in force, in the journal and on the host.
+//! The settings that this and earlier daemons hold in force, in the journal and on the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,66 +12,66 @@ use session::{Fault, unfinished};
 
 use crate::known::has_ended;
 
-/// How many transactions that are no longer in force the journal keeps.
+/// The maximum number of transactions in the journal that are no longer in force.
 const HISTORY_MAX: usize = 200;
 
 /// The held settings and their journal.
 pub(crate) struct HeldSettings {
     journal: Journal,
     kernel: Kernel,
-    /// The daemons' transactions in force.
+    /// The daemons' transactions that are in force.
     own: BTreeSet<TransactionName>,
     ledger: Ledger,
     /// The transactions whose rollback is incomplete.
     half_undone: BTreeSet<TransactionName>,
-    /// The settings that another command owns or has on trial, with the reason.
+    /// The settings that another command owns or is trying, each with the reason.
     taken: BTreeMap<Knob, String>,
-    /// Settings that another program has written since the daemon did. They must be removed from the journal.
+    /// Settings that another program has written since the daemon wrote them. They must be removed from the
+    /// journal.
     foreign: BTreeSet<Knob>,
-    /// The settings that were held but no longer wanted at the last tick.
+    /// The settings that were held although they were no longer wanted at the last tick.
     unwanted: BTreeSet<Knob>,
 }
 
 /// Changes in the journal since it was last read.
 #[derive(Debug, Default)]
 pub(crate) struct JournalChanges {
-    /// Whether any change concerns the daemon's transactions.
+    /// Whether any change affects the daemon's transactions or the claims of other commands.
     pub(crate) any: bool,
     /// The daemon's transactions that an operator rolled back.
     pub(crate) rolled_back: Vec<TransactionName>,
-    /// The settings in these transactions.
+    /// The settings in the transactions that were rolled back.
     pub(crate) released: BTreeSet<Knob>,
-    /// Whether none of the daemon's settings is in force any more, apart from those that could not be
-    /// restored.
+    /// Whether none of the daemon's settings is in force any more, except those that could not be restored.
     pub(crate) all: bool,
 }
 
 /// The result of a commit.
 #[derive(Debug, Default)]
 pub(crate) struct Committed {
-    /// The number of repaired settings: another program or a reset had changed them.
+    /// The number of repaired settings, which another program or a device reset had changed.
     pub(crate) repairs: usize,
     /// The objects of repaired settings.
     pub(crate) repaired: BTreeSet<Object>,
-    /// The number of settings that got back their value from before the daemon, and are no longer held.
+    /// The number of settings that got their value from before the daemon back, and are no longer held.
     pub(crate) released: u64,
 }
 
-/// Which settings to restore.
+/// Which settings are to be restored.
 #[derive(Debug, Default)]
 pub(crate) struct PutBack {
     /// The steps that restore settings.
     pub(crate) steps: Vec<Step>,
-    /// Changes whose setting another program has overwritten, each with the current value. They are not
-    /// restored.
+    /// Changes whose settings another program has overwritten, each with the current value. These settings
+    /// are not restored.
     pub(crate) foreign: Vec<(Change, Setting)>,
 }
 
-/// Rolls back the unfinished transactions of earlier daemons, and the trials of programs that were killed together
-/// with their guard process. Calls `each` with the name of each.
+/// Rolls back the unfinished transactions of earlier daemons, and the trials of programs that were killed
+/// together with their guard process. Calls `each` with the name of each transaction.
 ///
 /// # Errors
-/// A journal that cannot be read or written, and settings that could not be restored.
+/// If the journal cannot be read or written, or settings could not be restored.
 pub(crate) fn roll_back_unfinished<K: Knobs>(
     journal: &Journal,
     kernel: &mut K,
@@ -84,12 +84,12 @@ pub(crate) fn roll_back_unfinished<K: Knobs>(
         journal.roll_back(name, kernel, now)?;
         each(name);
     }
-    // Usually the trials of an earlier daemon.
+    // These are usually the trials of an earlier daemon.
     let tried = journal.abandoned()?.into_iter().filter(|of| of.deadline().is_some());
     for name in tried.map(|of| of.name()) {
         match journal.roll_back(name, kernel, now) {
             Ok(_) => each(name),
-            // The guard process has already rolled it back.
+            // The guard process has already rolled the trial back.
             Err(RollBackError::NothingToUndo { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -98,7 +98,7 @@ pub(crate) fn roll_back_unfinished<K: Knobs>(
 }
 
 impl HeldSettings {
-    /// Holds the settings in a journal.
+    /// Creates the state for the settings that are held in a journal.
     pub(crate) fn of(journal: Journal) -> Self {
         Self {
             journal,
@@ -112,8 +112,8 @@ impl HeldSettings {
         }
     }
 
-    /// Adopts the settings of earlier daemons that are in force. First rolls back unfinished transactions of
-    /// the daemons, and calls `each` with each name.
+    /// Adopts the settings of earlier daemons that are in force. First rolls back unfinished transactions,
+    /// and calls `each` with the name of each.
     ///
     /// # Errors
     /// If the journal cannot be read or written, or settings could not be restored.
@@ -139,33 +139,34 @@ impl HeldSettings {
         Ok(transactions.iter().flat_map(|transaction| transaction.begin().replaces.clone()).collect())
     }
 
-    /// The net effect of the daemon's transactions in force: for each setting, the value before the first
-    /// transaction and after the last.
+    /// Returns the net effect of the daemons' transactions in force: for each setting, the value before the
+    /// first transaction and after the last.
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// The daemons' transactions in force.
+    /// Returns the daemons' transactions that are in force.
     pub(crate) fn transactions(&self) -> &BTreeSet<TransactionName> {
         &self.own
     }
 
-    /// Why another command owns a setting or has it on trial.
+    /// Returns why another command owns this setting or is trying it, or `None` if none does.
     pub(crate) fn taken(&self, knob: &Knob) -> Option<&String> {
         self.taken.get(knob)
     }
 
-    /// The first setting of a matching object that another command owns or has on trial, with the reason.
+    /// Returns the first setting, among those of matching objects, that another command owns or is trying,
+    /// with the reason.
     pub(crate) fn first_taken(&self, is_meant: impl Fn(&Object) -> bool) -> Option<(&Knob, &String)> {
         self.taken.iter().find(|((object, _), _)| is_meant(object))
     }
 
-    /// Whether another command owns any setting or has it on trial.
+    /// Whether another command owns or is trying any setting.
     pub(crate) fn is_any_taken(&self) -> bool {
         !self.taken.is_empty()
     }
 
-    /// Reads which settings other commands own or have on trial.
+    /// Reads from the journal which settings other commands own or are trying.
     ///
     /// # Errors
     /// If the journal cannot be read.
@@ -182,8 +183,8 @@ impl HeldSettings {
         self.kernel.read(settings)
     }
 
-    /// Reads what has changed in the journal. Settings that an operator rolled back are no longer held, even
-    /// if some of them could not be restored.
+    /// Returns what has changed in the journal. Settings that an operator rolled back are no longer held,
+    /// even if some of them could not be restored.
     ///
     /// # Errors
     /// If the journal cannot be read.
@@ -202,7 +203,7 @@ impl HeldSettings {
             return Ok(JournalChanges { any: claimed || before != self.own, ..JournalChanges::default() });
         }
         let gone = held.iter().filter(|(knob, _)| self.ledger.get(knob).is_none()).map(|(knob, _)| *knob);
-        // Also release settings of older transactions that were not rolled back: setting them again would
+        // Also release settings of older transactions that were not rolled back: applying them again would
         // contradict the operator.
         let plans = rolled_back.iter().filter_map(|name| self.journal.transaction(*name).ok());
         let changes =
@@ -247,8 +248,8 @@ impl HeldSettings {
         committed
     }
 
-    /// Returns steps that restore unwanted settings: all of them with `now`, otherwise those that were also
-    /// unwanted at the last tick.
+    /// Returns steps that restore unwanted settings: all of them if `now` is true, otherwise only those that
+    /// were also unwanted at the last tick.
     pub(crate) fn put_back(&mut self, unwanted: BTreeSet<Knob>, now: bool) -> PutBack {
         let due: Vec<Knob> = match now {
             true => unwanted.iter().copied().collect(),
@@ -265,7 +266,7 @@ impl HeldSettings {
                     let change = Change::new(change.to().clone(), change.from().clone(), because);
                     back.steps.push(Step::new(vec![change]));
                 }
-                // Another program has changed this setting, perhaps to its original value.
+                // Another program has changed this setting, possibly to its original value.
                 Ok(found) => {
                     if let Some(found) = found.first().filter(|found| *found != change.from()) {
                         back.foreign.push((change, found.clone()));
@@ -281,7 +282,7 @@ impl HeldSettings {
     }
 
     /// Forgets settings that already have the wanted value, although the daemon last wrote a different one.
-    /// Another program has set them since, like a driver when a CPU comes online. The daemon no longer
+    /// Something else has changed them since, such as a driver when a CPU comes online. The daemon no longer
     /// compares or restores them.
     pub(crate) fn forget_repaired_by_others<'s>(
         &mut self,
@@ -302,29 +303,29 @@ impl HeldSettings {
         }
     }
 
-    /// Clears the list of settings that other programs have changed, so that nothing is removed from the
+    /// Clears the list of settings that other programs have changed, so that none is removed from the
     /// journal. Returns whether there were any.
     pub(crate) fn take_back_foreign(&mut self) -> bool {
         !std::mem::take(&mut self.foreign).is_empty()
     }
 
-    /// Forgets settings of exited processes and of recreated devices, also in the journal.
+    /// Forgets settings of exited processes and of recreated devices, in memory and in the journal.
     ///
     /// # Errors
-    /// If the journal cannot be compacted; the settings are forgotten anyway.
+    /// If the journal cannot be compacted. The settings are forgotten anyway.
     pub(crate) fn forget_ended(&mut self, host: &Host, asked: &TransactionOrigin) -> Result<(), Fault> {
         if self.ended(host).is_empty() {
             return Ok(());
         }
         let folded = self.fold(host, asked);
-        // Transactions on which others depend are still in the journal: forget their settings here.
+        // If others depend on a transaction, it is still in the journal, so forget its settings in memory.
         for knob in self.ended(host) {
             self.ledger.forget(&knob);
         }
         folded
     }
 
-    /// Removes from the journal the settings that another program has changed, so that they no longer count
+    /// Removes the settings that another program has changed from the journal, so that they no longer count
     /// as the daemon's.
     ///
     /// # Errors
@@ -351,7 +352,7 @@ impl HeldSettings {
     fn fold(&mut self, host: &Host, asked: &TransactionOrigin) -> Result<(), Fault> {
         let ended = self.ended(host);
         let foreign = &self.foreign;
-        // A device keeps its ifindex when it is renamed.
+        // Compare by ifindex, which a device keeps when it is renamed.
         let there = |device: DeviceId| host.devices.iter().any(|known| known.id.ifindex == device.ifindex);
         let gone = |change: &Change| {
             let object = change.to().object();
@@ -369,8 +370,9 @@ impl HeldSettings {
         Ok(())
     }
 
-    /// The held settings whose object will not return: it belonged to an exited process, or to a device whose
-    /// name another device has now. A missing device may return from another network namespace.
+    /// Returns the held settings whose object will not return, because it belonged to an exited process, or
+    /// to a device whose name another device now has. A missing device may return from another network
+    /// namespace.
     fn ended(&mut self, host: &Host) -> BTreeSet<Knob> {
         let Self { ledger, kernel, .. } = self;
         let mut ended = BTreeSet::new();
@@ -397,13 +399,13 @@ impl HeldSettings {
         self.journal.roll_back_daemons(&mut self.kernel, asked)
     }
 
-    /// The error of an incomplete rollback: lists the settings that are still in force.
+    /// Creates the error for an incomplete rollback, which lists the settings that are still in force.
     pub(crate) fn unfinished(&self, error: RollBackError, undone: &[(TransactionName, Undone)]) -> Fault {
         unfinished(error, undone, &self.journal)
     }
 }
 
-/// The key of a setting: its object and its name.
+/// Returns the key of a setting: its object and its name.
 pub(crate) fn knob_of(setting: &Setting) -> Knob {
     (setting.object(), setting.knob())
 }

@@ -1,9 +1,9 @@
-//! Ensures that only one daemon runs per network namespace, even with separate journals: two would undo each
-//! other's settings as drift.
+//! Ensures that only one daemon runs per network namespace, even if each has a separate journal: two daemons
+//! would revert each other's settings as drift.
 //!
 //! The lock is a unix socket with an abstract name. The name belongs to the network namespace and disappears
-//! with the process, however the process ends. A lock on the namespace's file is not used because `tc load
-//! --atomic` takes one.
+//! with the process, however the process ends. The lock is not on the namespace's file because `tc load
+//! --atomic` locks that file.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -17,31 +17,31 @@ use session::{Exit, Fault};
 
 use crate::event_loop::{Interest, Ready, Registrar, Source, Stay};
 
-/// The name of the lock's socket.
+/// The abstract name of the lock's socket.
 const NAME: &[u8] = b"netpolicy/daemon";
 
-/// The maximum number of connections accepted (and closed) in one turn; the next turn handles the rest.
+/// The maximum number of connections to accept and close in one turn. The next turn handles the rest.
 const ASKERS_MAX: usize = 64;
 
-/// The right to be the daemon of a network namespace.
+/// The lock that makes this process the only daemon of a network namespace.
 #[derive(Debug)]
 pub(crate) struct InstanceLock {
     listener: UnixListener,
 }
 
-/// The result of claiming the lock.
+/// The result of an attempt to acquire the lock.
 pub(crate) enum LockClaim {
     /// This daemon has the lock.
     Locked(InstanceLock),
-    /// Unknown: a process that is not root's holds the name.
+    /// It is unknown whether another daemon is running: a process that is not root's holds the name.
     Unknown(Finding),
 }
 
 impl InstanceLock {
-    /// Takes the lock of this thread's network namespace.
+    /// Acquires the lock in this thread's network namespace.
     ///
     /// # Errors
-    /// [`Exit::Refused`], with the pid, if another daemon is running there.
+    /// [`Exit::Refused`], with the pid, if another daemon is running in the namespace.
     pub(crate) fn claim() -> Result<LockClaim, Fault> {
         let failed =
             |error: std::io::Error| Fault::failed(format!("cannot take the daemon's instance lock: {error}"));
@@ -67,18 +67,20 @@ pub struct RunningDaemon {
 }
 
 impl RunningDaemon {
-    /// Finds the daemon of a network namespace, whatever its state directory: root's process that holds the
-    /// instance lock there. `None` if there is no daemon, or if the namespace cannot be entered.
+    /// Finds the daemon of a network namespace, whatever its state directory is: the process of root that
+    /// holds the instance lock in the namespace. Returns `None` if there is no daemon, or if the namespace
+    /// cannot be entered.
     pub fn of(netns: &Netns) -> Option<Self> {
         let peer = netns.run(holder).ok()??;
         (peer.uid == ROOT).then(|| Self { pid: peer.pid, service: linux::process::service_of(peer.pid) })
     }
 
-    /// How to stop the daemon: a command, or where to stop it if no command here can.
+    /// Returns the command that stops the daemon, or the place where it must be stopped if no command can
+    /// stop it from here.
     pub fn stop(&self) -> String {
         match &self.service {
             Some(service) => format!("systemctl stop {service}"),
-            // The pid of a process in another pid namespace is 0, and `kill 0` would kill the caller's
+            // The pid of a process in another pid namespace reads as 0, and `kill 0` would kill the caller's
             // process group.
             None if self.pid == OUTSIDE => {
                 "where the daemon runs: in a container, or outside this one".to_owned()
@@ -87,7 +89,7 @@ impl RunningDaemon {
         }
     }
 
-    /// The daemon's name in a message.
+    /// Returns how messages refer to the daemon's process.
     pub fn process(&self) -> String {
         match self.pid {
             OUTSIDE => "a process of another pid namespace".to_owned(),
@@ -96,14 +98,16 @@ impl RunningDaemon {
     }
 }
 
-/// The uid whose processes count as daemons.
+/// The uid of daemons: only a process of this user counts as one.
 const ROOT: u32 = 0;
 
-/// The pid of a peer that is not in our pid namespace. Kernel: `net/core/sock.c` `cred_to_ucred()`, `pid_vnr()`.
+/// The pid that the kernel reports for a peer outside our pid namespace. Kernel: `net/core/sock.c`
+/// `cred_to_ucred()`, `pid_vnr()`.
 const OUTSIDE: Pid = Pid(0);
 
-/// The process that holds the lock in this thread's network namespace; `None` without one. Does not wait:
-/// `None`, too, if the process's backlog is full, as it is while the daemon is stopped (SIGSTOP).
+/// Returns the process that holds the lock in this thread's network namespace, or `None` if there is none.
+/// Does not block: it also returns `None` if the backlog of the process is full, as it is while the daemon is
+/// stopped (SIGSTOP).
 fn holder() -> Option<UnixPeer> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
@@ -111,8 +115,8 @@ fn holder() -> Option<UnixPeer> {
     UnixPeer::of(&socket).ok()
 }
 
-/// The error that names the daemon with the lock. Any user can bind the name, so a holder other than root
-/// does not stop this daemon and only causes a finding.
+/// Returns the error that another daemon holds the lock. Any user can bind the name, so a holder other than
+/// root does not stop this daemon and only causes a finding.
 fn taken() -> Result<Finding, Fault> {
     let peer = holder();
     let words = "a daemon with another state directory is already running in this network namespace";
@@ -149,8 +153,8 @@ impl Source for InstanceLock {
         Interest { read: true, ..Interest::default() }
     }
 
-    /// Accepts and closes connections: clients connect only for `SO_PEERCRED`, which the kernel has answered
-    /// by then.
+    /// Accepts and closes connections. Clients connect only to read `SO_PEERCRED`, which is possible as soon
+    /// as they are connected.
     fn ready(&mut self, _ready: Ready, _registrar: &mut Registrar) -> Stay {
         let _askers = (0..ASKERS_MAX).take_while(|_| self.listener.accept().is_ok()).count();
         Stay::Stay

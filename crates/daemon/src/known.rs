@@ -1,4 +1,4 @@
-//! The known state of the host, and the objects that are due to be observed again.
+//! The known state of the host, and when its parts are due to be observed again.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -10,31 +10,32 @@ use model::{Host, HostKnob, IfIndex, IrqKnob, Nanoseconds, Object, Pid, Setting}
 
 use crate::reconciler::Scope;
 
-/// Observing all processes takes at most this fraction of a CPU, as a divisor. It is not repeated more often
-/// than every [`LOOK_AT_ALL_EVERY`].
+/// The reciprocal of the maximum share of a CPU that observing all processes may take. All processes are
+/// observed at most once per [`LOOK_AT_ALL_EVERY`].
 const LOOK_SHARE: u64 = 2_000;
 pub(crate) const LOOK_AT_ALL_EVERY: Nanoseconds = Nanoseconds::from_millis(60_000);
 
-/// The maximum number of objects other than NAPIs and epolls that are compared per tick. Later ticks continue.
+/// The maximum number of objects other than NAPIs and epolls that are compared in one tick. Later ticks
+/// continue with the rest.
 const COMPARED_MAX: usize = 64;
 
 /// The observed host.
 pub(crate) struct Known {
     observer: Observer,
     host: Host,
-    /// When to observe all processes again, because sockets cause no events.
+    /// When to observe all processes again. This is necessary because changes of sockets cause no events.
     look_at_all: Nanoseconds,
-    /// The last object that a tick compared; the next tick continues after it.
+    /// The object that was compared last. The next tick continues after it.
     compared: Option<Object>,
-    /// The settings of the last commit, until they have been observed.
+    /// The settings that the last commit wrote, until they have been observed.
     set_lately: Vec<Setting>,
 }
 
 impl Known {
-    /// Observes a network namespace without processes: all of them are due to be observed.
+    /// Observes a network namespace without its processes, all of which are then due to be observed.
     ///
     /// # Errors
-    /// If it cannot be observed.
+    /// If the namespace cannot be observed.
     pub(crate) fn open(netns: Netns, now: Nanoseconds) -> Result<Self, KernelError> {
         let mut observer = Observer::open(netns)?;
         let host = observer.whole(&Processes::None)?;
@@ -57,7 +58,7 @@ impl Known {
     }
 
     /// Observes the routes again: the devices of the default route, and the lower devices of tunnels. Returns
-    /// whether these changed.
+    /// whether any of these have changed.
     pub(crate) fn routes(&mut self) -> bool {
         self.observer.routes(&mut self.host)
     }
@@ -83,10 +84,10 @@ impl Known {
         self.observer.napis(&mut self.host, index)
     }
 
-    /// Observes a process again within `scope`; returns false if it does not exist.
+    /// Observes a process again, within `scope`. Returns false if the process does not exist.
     pub(crate) fn process(&mut self, pid: Pid, scope: Scope) -> bool {
-        // A process without receiving sockets may have opened one since: no event reports that unless the
-        // socket listens.
+        // If a process had no receiving sockets, it may have opened one since: no event reports that unless
+        // the socket listens.
         let known = self.host.process(pid);
         let receives = known.is_some_and(|process| process.sockets.iter().any(Socket::can_receive));
         match scope {
@@ -95,7 +96,7 @@ impl Known {
         }
     }
 
-    /// Observes a process if it is not known; returns false if it does not exist.
+    /// Observes a process unless it is already known. Returns false if the process does not exist.
     pub(crate) fn has_process(&mut self, pid: Pid) -> bool {
         self.host.process(pid).is_some() || self.observer.process(&mut self.host, pid)
     }
@@ -133,7 +134,8 @@ impl Known {
         self.host.app_requests = requests;
     }
 
-    /// Stores a value that was read or written individually, for objects that are not observed otherwise.
+    /// Stores a value that was read or written individually. Needed for objects that are not observed
+    /// otherwise.
     pub(crate) fn take_in(&mut self, setting: &Setting) {
         match setting {
             Setting::Irq(number, knob) => match knob {
@@ -142,11 +144,12 @@ impl Known {
                         irq.affinity.clone_from(cpus);
                     }
                 }
-                // Bans are not observed: irqbalance is queried when a ban is compared.
+                // Whether an interrupt is banned is not observed: irqbalance is queried when the setting is
+                // compared.
                 IrqKnob::Ban(_) => {}
             },
             Setting::Host(HostKnob::Sysctl(sysctl, value)) => drop(self.host.sysctls.insert(*sysctl, *value)),
-            // Devices and processes are observed as a whole, which includes these settings.
+            // Devices and processes are observed as a whole, and these settings with them.
             Setting::Napi(..)
             | Setting::DeviceNapis(..)
             | Setting::Kthread(..)
@@ -157,18 +160,18 @@ impl Known {
         }
     }
 
-    /// Records the settings of the last commit, which are observed next.
+    /// Records the settings that the last commit wrote, which are observed next.
     pub(crate) fn note_set(&mut self, settings: Vec<Setting>) {
         self.set_lately = settings;
     }
 
-    /// Takes the settings of the last commit.
+    /// Takes the settings that the last commit wrote.
     pub(crate) fn take_set(&mut self) -> Vec<Setting> {
         std::mem::take(&mut self.set_lately)
     }
 
-    /// The objects to compare next, at most [`COMPARED_MAX`], continuing after the object that was compared
-    /// last.
+    /// Returns the objects to compare next, at most [`COMPARED_MAX`], beginning after the object that was
+    /// compared last.
     pub(crate) fn due_to_compare(&self, objects: &BTreeMap<Object, Vec<Setting>>) -> Vec<Object> {
         let after = self.compared.and_then(|last| objects.range((Excluded(last), Unbounded)).next());
         let Some(begin) = after.or_else(|| objects.first_key_value()).map(|(object, _)| *object) else {
@@ -183,7 +186,7 @@ impl Known {
     }
 }
 
-/// Whether the object belongs to an exited process. A process that is no longer observed may still be
+/// Whether the object belongs to a process that has exited. A process that is no longer observed may still be
 /// running.
 pub(crate) fn has_ended(object: &Object, host: &Host) -> bool {
     let process = match object {

@@ -1,15 +1,16 @@
-//! The daemon keeps the policy in force while links, queues, processes, sockets and files change. This crate
-//! includes the daemon's sockets and the attach service, which inspects other processes for the daemon.
+//! The daemon, which keeps the policy in force while links, queues, processes, sockets and files change. This
+//! crate includes the daemon's sockets and the attach service, which inspects other processes for the daemon.
 //!
 //! This crate must not depend on the command line, a terminal, the simulator or the experiments.
 //!
-//! One thread with one epoll ([`event_loop`]) keeps the policy, and another thread serves the sockets
-//! ([`api`]); there is no async runtime. Read in this order: [`reconciler`] (pending work and its schedule:
-//! pure), `daemon` (the parts, and a turn of the loop), `look` and `pass` (the work of a turn: observe, plan,
-//! commit). Then read the parts, each of which owns its state: `event_sources`, `known` (the host),
-//! `requests` and `app_requests`, `current_plan`, `held` (settings in force), `goals`, `guards` and
-//! `goal_search` (the effect on services), `rejections`, `answers`, `telemetry`. `api_calls` handles clients'
-//! requests; [`status`] is what clients read. [`sessions`] runs the calls that measure services.
+//! One thread with one epoll ([`event_loop`]) keeps the policy in force, and another thread serves the
+//! sockets ([`api`]); there is no async runtime. Read in this order: [`reconciler`] (pending work and its
+//! schedule, without kernel or clock), `daemon` (the parts, and a turn of the loop), `look` and `pass` (the
+//! work of a turn: observe, plan, commit). Then read the parts, each of which owns its state:
+//! `event_sources`, `known` (the host), `requests` and `app_requests`, `current_plan`, `held` (settings in
+//! force), `goals`, `guards` and `goal_search` (the effect on services), `rejections`, `answers`,
+//! `telemetry`. `api_calls` handles clients' requests; [`status`] is what clients read. [`sessions`] runs the
+//! calls that measure services.
 #![forbid(unsafe_code)]
 
 mod answers;

@@ -11,7 +11,7 @@ use crate::reconciler::{HostEvent, Scope, Work};
 use crate::status::DaemonPhase;
 
 impl Daemon<'_> {
-    /// Observes what the work names. Returns false if the work needs nothing further.
+    /// Observes the parts of the host that the work requires. Returns false if nothing else is to be done.
     pub(crate) fn look(&mut self, work: &Work) -> Result<bool, Fault> {
         if work.policy {
             self.read_policy();
@@ -29,7 +29,7 @@ impl Daemon<'_> {
         if work.journal && !self.look_at_journal()? && work.is_of_the_journal_alone() {
             return Ok(false);
         }
-        // New requests may match processes that are already running.
+        // New requests may match processes that are already running, so observe everything.
         if work.observe.everything || work.policy || work.asked {
             self.look_at_everything()?;
             return Ok(true);
@@ -89,7 +89,7 @@ impl Daemon<'_> {
             false => Processes::Only(meant.iter().copied().collect()),
         };
         self.known.everything(&which)?;
-        // Keep a process without sockets that still exists: it may make a request.
+        // Keep a process that has no sockets but still exists: it may make a request.
         for pid in meant {
             if !self.known.has_process(pid) {
                 self.requests.ended(pid);
@@ -99,7 +99,7 @@ impl Daemon<'_> {
         self.watch_known_processes()
     }
 
-    /// Watches the exits and the children of all observed processes.
+    /// Watches all observed processes, for exits and new children.
     fn watch_known_processes(&mut self) -> Result<(), Fault> {
         let known = self.known.host().processes.iter().map(|process| process.id.pid).collect();
         if let Some(error) = self.sources.watch_alone(&known)? {
@@ -108,7 +108,8 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Observes state that causes no events: NAPI values, epoll parameters, and all other held settings.
+    /// Observes state whose changes cause no events: NAPI values, epoll parameters, and all other held
+    /// settings.
     fn look_at_what_has_no_event(&mut self) -> Result<(), Fault> {
         self.sources.tick();
         if self.sources.files().again() {
@@ -116,16 +117,16 @@ impl Daemon<'_> {
             self.note(&HostEvent::Policy, at);
         }
         if self.held.is_any_taken() {
-            // A process that owned settings may have been killed, which no event reports.
+            // The process that owned settings may have been killed, which no event reports.
             self.held.read_claims()?;
         }
         if self.known.isolation_changed() {
-            // Isolation changed: the kernel has moved threads, and other CPUs are usable now.
+            // CPU isolation has changed: the kernel has moved threads, and other CPUs are usable now.
             self.known.cpus();
             self.rejections.clear();
         }
         if self.known.routes() {
-            // Sections may now match other devices, and tunnels may use other lower devices.
+            // Policy sections may now match other devices, and tunnels may use other lower devices.
             self.rejections.clear();
         }
         if self.known.are_all_due(now()) || !self.sources.sees_processes() {
@@ -155,7 +156,7 @@ impl Daemon<'_> {
         }
         let mut processes: BTreeMap<Pid, Scope> = BTreeMap::new();
         processes.extend(self.plan.processes_with_epolls().into_iter().map(|pid| (pid, Scope::Epolls)));
-        // No event reports that a connection begins or ends, but each connection needs a rule: observe
+        // Each connection needs a rule, but no event reports when a connection begins or ends, so observe
         // sockets, too.
         let scope = if self.plan.follows_connections() { Scope::Whole } else { Scope::Epolls };
         processes.extend(self.requests.requesters().into_iter().map(|pid| (pid, scope)));
@@ -175,12 +176,12 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Reads an object's held settings. If they differ, observes the object.
+    /// Reads the held settings of an object. If their values differ, observes the object again.
     fn compare(&mut self, object: Object, held: &[Setting]) -> Result<(), Fault> {
         match self.held.current(held) {
             Ok(found) if found == held => Ok(()),
             Ok(found) => {
-                // Some settings are not part of an observation: store their values individually.
+                // Some settings are not part of any observation, so store their values individually.
                 for setting in &found {
                     self.known.take_in(setting);
                 }
@@ -201,7 +202,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Reads the policy files. If that fails, the policy is unchanged.
+    /// Reads the policy files. If this fails, the previous policy stays in effect.
     fn read_policy(&mut self) {
         let merged = match self.session.policy(self.telemetry.operator()) {
             Ok(merged) => merged,
@@ -246,7 +247,7 @@ impl Daemon<'_> {
         self.quality.search.allow(merged.searches());
     }
 
-    /// Whether the policy files have changed since they were read.
+    /// Whether the requests in the policy files have changed since the files were last read.
     pub(crate) fn files_changed(&self) -> bool {
         self.session
             .policy(&Silent)
@@ -261,7 +262,7 @@ impl Daemon<'_> {
     }
 
     /// Makes the daemon leave alone the settings that an operator rolled back, even if some of them could not
-    /// be restored. Returns whether any change in the journal concerns the daemon.
+    /// be restored. Returns whether anything in the journal that concerns the daemon has changed.
     pub(crate) fn look_at_journal(&mut self) -> Result<bool, Fault> {
         let news = self.held.news()?;
         if news.rolled_back.is_empty() {
@@ -274,7 +275,7 @@ impl Daemon<'_> {
             self.telemetry.enter(DaemonPhase::Released);
         }
         self.report_rolled_back(&news.rolled_back);
-        // The rollback changed values: observe everything.
+        // The rollback has changed values, so observe everything.
         let at = now();
         self.note(&HostEvent::Lost, at);
         Ok(true)
@@ -292,7 +293,7 @@ fn not_reported(error: &KernelError) -> Finding {
     }
 }
 
-/// The process to which an object belongs.
+/// Returns the process to which an object belongs, if any.
 pub(crate) fn process_of(object: &Object) -> Option<Pid> {
     object.process().map(|process| process.pid)
 }

@@ -1,7 +1,7 @@
 //! Notifies systemd of the daemon's state: ready, reloading, alive.
 //!
-//! Sends messages to the socket in `NOTIFY_SOCKET`, as described in sd_notify(3). Does nothing without that
-//! variable.
+//! Sends messages to the socket that `NOTIFY_SOCKET` names, as described in sd_notify(3). Does nothing if the
+//! variable is not set.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::status::DaemonPhase;
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 
-/// The notification socket of systemd.
+/// systemd's notification socket.
 #[derive(Debug)]
 pub(crate) struct Notifier {
     socket: UnixDatagram,
@@ -21,10 +21,10 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// Opens the notification socket if systemd started this process and wants notifications.
+    /// Opens the notification socket if systemd started this process and expects notifications.
     ///
     /// # Errors
-    /// If the variable does not name a socket.
+    /// If `NOTIFY_SOCKET` does not name a socket.
     pub(crate) fn of_environment() -> io::Result<Option<Self>> {
         match std::env::var_os("NOTIFY_SOCKET") {
             Some(name) if !name.is_empty() => Self::at(&name.to_string_lossy()).map(Some),
@@ -32,7 +32,7 @@ impl Notifier {
         }
     }
 
-    /// Opens the socket with this name: a path, or `@` and an abstract name.
+    /// Opens the socket with this name, which is a path, or `@` followed by an abstract name.
     ///
     /// # Errors
     /// If the name is invalid.
@@ -46,18 +46,18 @@ impl Notifier {
         Ok(Self { socket, address })
     }
 
-    /// Sends a notification. Ignores errors: the daemon must not stop because there is no receiver.
+    /// Sends a notification. Ignores errors: the daemon must not stop because no one receives it.
     pub(crate) fn say(&self, words: &str) {
         let _ = self.socket.send_to_addr(words.as_bytes(), &self.address);
     }
 }
 
-/// Sends notifications from within the daemon's loop, so that a loop that hangs sends no watchdog
+/// Sends notifications as a source of the daemon's event loop, so that a loop that hangs sends no watchdog
 /// notification.
 pub(crate) struct Herald {
     notifier: Notifier,
     shared: Shared,
-    /// The interval of watchdog notifications; `None` if systemd wants none.
+    /// The interval between watchdog notifications; `None` if systemd expects none.
     every: Option<Duration>,
     next: Option<Instant>,
     reported: Option<DaemonPhase>,
@@ -80,7 +80,7 @@ impl Herald {
         Self { notifier, shared, every, next: every.map(|_| Instant::now()), reported: None, reads: 0 }
     }
 
-    /// Reports the changes since the last report.
+    /// Notifies systemd of the changes since the last report.
     fn report(&mut self) {
         let (phase, reads, requests, settings) = {
             let status = self.shared.status();

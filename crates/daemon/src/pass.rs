@@ -22,11 +22,11 @@ use crate::{goals, guards};
 /// The message if transactions could not be compacted into one.
 const NOT_COMPACTED: &str = "compacting the journal failed";
 
-/// The maximum number of commits in a pass: for queues, for the queues' settings, and for changes that occur
-/// in the meantime.
+/// The maximum number of commits in a pass. A pass may need one commit for queues, one for the queues'
+/// settings, and more for changes that occur in the meantime.
 const COMMITS_MAX: usize = 8;
 
-/// The maximum number of settings that a finding about other programs names.
+/// The maximum number of settings that a finding about other programs lists.
 const TAKEN_NAMED_MAX: usize = 16;
 
 /// The hint about changes that the daemon does not make by default.
@@ -34,20 +34,20 @@ pub(crate) const DISRUPTIVE: &str = "start the daemon with --disruptive or --all
 
 /// When to retry a failed commit.
 enum CommitRetry {
-    /// Immediately: the host has changed since it was observed, or the plan will now avoid the failure's
-    /// cause.
+    /// Immediately: the host has changed since it was observed, or the next plan will avoid the cause of the
+    /// failure.
     Again,
     /// After a delay.
     Later,
 }
 
 impl Daemon<'_> {
-    /// Does the work that is due.
+    /// Does the work that is due in this turn.
     pub(crate) fn work(&mut self, work: Work) {
         let begun = now();
         if self.quality.guards.is_under_way() {
-            // A change of the requests stops a running trial. If a file was written in several steps or only
-            // touched, its contents may be the same.
+            // A change of the requests stops a running trial. The contents of a file may be unchanged if it
+            // was only touched, or was written in several steps.
             if work.asked || work.policy && self.files_changed() {
                 self.quality.guards.stop();
             }
@@ -107,11 +107,12 @@ impl Daemon<'_> {
         }
     }
 
-    /// Plans and commits until nothing differs. Returns false if some of the work must be retried later.
+    /// Plans and commits until the host matches the plan. Returns false if some of the work must be retried
+    /// later.
     fn converge(&mut self, work: &Work) -> Result<bool, Fault> {
         if self.telemetry.phase() == DaemonPhase::Released {
             self.plan.release_wake();
-            // Change nothing, but report the status of the requests.
+            // Change nothing, but still report the status of the requests.
             self.place();
             self.report();
             return Ok(true);
@@ -130,7 +131,7 @@ impl Daemon<'_> {
             match self.commit(plan)? {
                 Ok(()) => {
                     if !again && !changed {
-                        // The policy is in force; the following passes only verify that.
+                        // The policy is in force; further passes only verify this.
                         self.note_reactions(work);
                         self.look_at_what_was_set()?;
                         let left = self.planned(work);
@@ -188,7 +189,7 @@ impl Daemon<'_> {
     }
 
     /// Returns the changes to make now. If the request in progress is refused, makes none of its changes and
-    /// plans the earlier requests again.
+    /// plans the earlier requests instead.
     fn planned(&mut self, work: &Work) -> Plan {
         let plan = self.planned_of_all(work);
         if !self.went_back() {
@@ -223,7 +224,7 @@ impl Daemon<'_> {
         plan
     }
 
-    /// Removes the changes that must be judged first, and begins to judge them.
+    /// Removes from the plan the changes that must be judged first, and begins to judge them.
     fn under_guard(&mut self, plan: &mut Plan) {
         let guarded = self.plan.guarded();
         let is_of_others = |object: &str| object.split(", ").any(|name| !guarded.contains_key(name));
@@ -268,13 +269,13 @@ impl Daemon<'_> {
         self.telemetry.detail_of("a change was not made because it cannot be judged", begun);
     }
 
-    /// Returns steps that restore held settings that are no longer wanted: immediately if the requests
-    /// changed, otherwise if the settings were unwanted at two consecutive ticks. The settings of a refused
-    /// request stay.
+    /// Returns steps that restore held settings that are no longer wanted. They are restored immediately if
+    /// the requests changed, otherwise if they were unwanted at two consecutive ticks. The settings of a
+    /// refused request stay.
     fn put_back(&mut self, work: &Work) -> Vec<Step> {
         let now = work.policy || work.asked || work.app_requests;
         let host = self.known.host();
-        // A renamed device is the same device, but requests under its old name no longer apply to it.
+        // A renamed device is still the same device, but requests for its old name no longer apply to it.
         let is_renamed = |(object, _): &Knob| {
             let Some(id) = object.device() else { return false };
             let device = host.devices.iter().find(|device| device.id == id);
@@ -293,7 +294,7 @@ impl Daemon<'_> {
         steps
     }
 
-    /// Makes the daemon manage all settings that a new request wants, even if they were left alone before.
+    /// Makes the daemon manage all settings that a new request wants, even if it left them alone before.
     fn take_up_what_is_asked_for(&mut self) {
         self.rejections.keep_wanted(|setting| self.plan.wants(setting), self.held.ledger());
         let Some(target) = self.answers.take_up() else { return };
@@ -301,7 +302,7 @@ impl Daemon<'_> {
         self.rejections.forgive(|object| objects.contains(object));
         self.quality.guards.take_up();
         self.reconciler.take_up_of(&objects);
-        // Other requests for the device's queues may have been rolled back although they want the same
+        // Settings of the device's queues may have been rolled back for other requests that want the same
         // values.
         if let Target::Device(name) = &target {
             self.reconciler
@@ -310,7 +311,7 @@ impl Daemon<'_> {
         self.report_rolled_back(&[]);
     }
 
-    /// Removes changes that disturb traffic or cannot be undone, unless they are allowed.
+    /// Removes changes that disturb traffic or cannot be undone, unless the options allow them.
     fn without_what_is_not_allowed(&mut self, plan: &mut Plan) {
         let Allow { disruptive, irreversible } = self.options.allow;
         let allowed = |change: &Change| {
@@ -370,7 +371,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Removes changes that the kernel refuses, and changes of settings that another program owns.
+    /// Removes changes that the kernel has refused, and changes of settings that another program owns.
     fn keep_out(&mut self, plan: &mut Plan) {
         let mut taken: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let steps = std::mem::take(&mut plan.steps);
@@ -415,7 +416,7 @@ impl Daemon<'_> {
             Ok(name) => name,
             Err(NotInForce::Keep(error)) => return Err(error.into()),
             Err(NotInForce::Commit(error)) => {
-                // The transaction was not begun if other programs own a setting or have changed it: that is
+                // If another program owns a setting or has changed it, the transaction was not begun. This is
                 // not a failure.
                 let begun = u64::from(error.transaction.is_some());
                 self.telemetry.count(|counters| counters.passes.failures += begun);
@@ -434,7 +435,7 @@ impl Daemon<'_> {
         if let Some(name) = name {
             let journal = self.session.journal()?;
             for verdict in self.quality.guards.verdicts(changes.iter().map(Change::to)) {
-                // The changes are committed, even if this fails.
+                // The changes stay committed even if recording the verdict fails.
                 let noted = journal.note_judgement(name, &verdict).map_err(Fault::from);
                 self.telemetry.detail_of("a verdict could not be recorded in the journal", noted);
             }
@@ -455,7 +456,7 @@ impl Daemon<'_> {
         self.telemetry.set(changes, |pid| host.process(pid).map(|process| process.uid))
     }
 
-    /// Observes the settings that the last commit wrote.
+    /// Observes again the settings that the last commit wrote.
     fn look_at_what_was_set(&mut self) -> Result<(), Fault> {
         let set = self.known.take_set();
         let mut by_napi = BTreeSet::new();
@@ -485,7 +486,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Decides how to react to a failed commit. The host is unchanged.
+    /// Decides how to react to a commit that failed. The host is unchanged.
     fn trouble(
         &mut self,
         error: CommitError<KernelError>,
@@ -537,7 +538,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Rejects these values until their object changes, or a request wants them again.
+    /// Rejects these values until their objects change or a new request wants them.
     fn refused_by_kernel<'s>(
         &mut self,
         settings: impl IntoIterator<Item = &'s Setting>,
@@ -576,7 +577,7 @@ impl Daemon<'_> {
     }
 }
 
-/// Removes transaction names from a failure message, so that equal failures have equal messages.
+/// Replaces the names of transactions in a failure message, so that equal failures have equal messages.
 fn without_transactions(words: &str) -> String {
     const STANDS_FOR_ONE: &str = "TRANSACTION";
     let mut text = String::new();
@@ -597,7 +598,7 @@ fn without_transactions(words: &str) -> String {
     text
 }
 
-/// The length of a transaction name, such as `20261122T030000.000000Z-0c01`.
+/// The length of a transaction's name, such as `20261122T030000.000000Z-0c01`.
 const NAME_BYTES: usize = 28;
 
 fn problem(rule: &str, object: String, summary: &str) -> Finding {

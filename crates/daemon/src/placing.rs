@@ -1,4 +1,4 @@
-//! Plans all requests that can be followed: a refused request does not affect the others.
+//! Plans all requests that can be followed, so that a refused request does not affect the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,31 +8,33 @@ use model::{Intent, Pid, Plan, Policy, Target};
 use plan::{Desired, Placement, Refusal, Resolved, Selection};
 use session::cycle;
 
-/// The maximum number of requests that are refused individually. If there are more, nothing is planned.
+/// The maximum number of requests that are refused individually. If more would have to be refused, nothing is
+/// planned.
 const REFUSED_MAX: usize = 64;
 
-/// A policy planned on a host, with its followed and refused requests.
+/// The plan for a policy on a host, with the followed and the refused requests.
 #[derive(Debug, Default)]
 pub(crate) struct Placed {
     /// The objects of the followed requests.
     pub(crate) placement: Option<Placement>,
-    /// The settings of the placed requests.
+    /// The settings that the followed requests want.
     pub(crate) desired: Desired,
-    /// The changes that the desired settings need.
+    /// The changes that bring the desired settings into force.
     pub(crate) plan: Plan,
-    /// The followed requests, by index in the policy, in the order of the placement's parts.
+    /// The indices of the followed requests in the policy, in the order of the placement's parts.
     pub(crate) followed: Vec<usize>,
-    /// The refused requests, by index in the policy, with the reason.
+    /// The refused requests, by index in the policy, each with the reason.
     pub(crate) refused: BTreeMap<usize, Refusal>,
-    /// The number of the operator's requests. They come first in the policy, before those of applications.
+    /// The number of the operator's requests, which precede those of applications in the policy.
     pub(crate) own: usize,
 }
 
 /// The processes of each request, by index in the policy.
 pub(crate) type RequestMembers = BTreeMap<usize, BTreeSet<Pid>>;
 
-/// Plans as much of a policy as possible on this host. `selection` has a request for each device. The first
-/// `own` requests are the operator's; requests of applications never prevent these from being followed.
+/// Plans as many requests of a policy as possible on this host. `selection` has a request for each device.
+/// The first `own` requests are the operator's; requests of applications never prevent these from being
+/// followed.
 pub(crate) fn place(selection: &Selection, own: usize, host: &Host, members: &RequestMembers) -> Placed {
     let policy = &selection.policy;
     let mut refused = selection.clashes.clone();
@@ -43,7 +45,7 @@ pub(crate) fn place(selection: &Selection, own: usize, host: &Host, members: &Re
             Target::Task(pid) => host.process(*pid).is_some(),
             _ => true,
         };
-        // A request whose target does not exist waits for it, which is not a problem.
+        // A request whose target does not exist waits for the target, which is not a problem.
         if there && !refused.contains_key(&index) {
             followed.push(index);
         }
@@ -55,7 +57,8 @@ pub(crate) fn place(selection: &Selection, own: usize, host: &Host, members: &Re
                 return Placed { placement, desired, plan, followed, refused, own };
             }
             Err(refusal) => {
-                // Find the shortest refused prefix of the requests, and refuse its last request.
+                // Find the shortest prefix of the requests that is refused, and refuse the last request in
+                // it.
                 let fits = |count: &usize| attempt(selection, &followed[..*count], host, members).is_ok();
                 let (mut good, mut bad) = (0, followed.len());
                 let mut why = refusal;

@@ -1,4 +1,4 @@
-//! Answers clients' queries like the commands with the same names.
+//! Answers clients' queries in the same way as the commands with the same names.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::api::QueryHandler;
 use crate::api::method::{Question, VarlinkError};
 use crate::daemon::left_to_others;
 
-/// Creates the query handler of a daemon. A separate thread runs it for each query, and observes the host.
+/// Creates the daemon's query handler. For each query, a separate thread runs the handler, which observes the
+/// host.
 pub(crate) fn handler(session: Session) -> QueryHandler {
     Arc::new(move |question| {
         let found = answer(question, &session);
@@ -44,7 +45,7 @@ fn answer(question: &Question, session: &Session) -> Result<Map<String, Value>, 
     }
 }
 
-/// The reply about a rolled back transaction.
+/// Builds the reply about a transaction that was rolled back.
 fn rolled_back(name: TransactionName, undone: &Undone) -> Value {
     let restored = undone.changes.iter().filter(|undone| undone.fate == Fate::Restored);
     let changes: Vec<String> = restored

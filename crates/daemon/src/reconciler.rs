@@ -1,13 +1,14 @@
-//! Turns events into work, and decides when to do it. It uses neither the kernel nor a clock: the time is an
-//! argument.
+//! Turns events into work, and decides when to do the work. Uses neither the kernel nor a clock: the time is
+//! an argument.
 //!
-//! - Events that arrive together are handled together: a turn begins [`EventKind::delay`] after the first event.
+//! - Events that arrive together are handled together: a turn begins [`EventKind::delay`] after the first
+//!   event.
 //! - After work, the daemon pauses for as long as the work took, up to [`PAUSE_MAX`]: a storm of events costs
 //!   at most half a CPU.
 //! - Failed work is retried, together with new work, after [`RETRY_FIRST`], twice that, and so on up to
 //!   [`TICK`].
-//! - State that causes no events is observed every [`TICK`]. If BPF does not report new epolls, those of a
-//!   young process are observed after [`YOUNG_FIRST`], twice that, and so on up to [`YOUNG_EVERY`].
+//! - State whose changes cause no events is observed every [`TICK`]. If BPF does not report new epolls, those
+//!   of a young process are observed after [`YOUNG_FIRST`], twice that, and so on up to [`YOUNG_EVERY`].
 //! - Scans every [`SCAN_EVERY`] look for state that is expected soon but causes no event, such as the first
 //!   packet of a UDP server.
 //! - An object is repaired at most [`REPAIRS_MAX`] times within [`REPAIRS_WITHIN`]; then it is left alone
@@ -21,33 +22,34 @@ use model::{Change, IfIndex, Nanoseconds, Object, Pid, Plan, Step};
 
 use crate::status::EventKind;
 
-/// The interval for observing state that causes no events.
+/// The interval at which state is observed whose changes cause no events.
 pub const TICK: Nanoseconds = Nanoseconds::from_millis(10_000);
 /// The longest pause after work.
 pub const PAUSE_MAX: Nanoseconds = Nanoseconds::from_millis(10);
 /// The first delay before failed work is retried.
 pub const RETRY_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
-/// The first delay before a young process's epolls are observed, if BPF does not report them.
+/// The first delay before the epolls of a young process are observed, if BPF does not report new epolls.
 pub const YOUNG_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
-/// The longest interval between these observations.
+/// The longest interval between observations of a young process's epolls.
 pub const YOUNG_EVERY: Nanoseconds = Nanoseconds::from_millis(1_000);
-/// How long after an event a process is young, and therefore observed frequently.
+/// How long a process counts as young after an event, and is therefore observed frequently.
 pub const YOUNG_FOR: Nanoseconds = Nanoseconds::from_millis(10_000);
 /// The interval of scans for state that is expected soon but causes no event.
 pub const SCAN_EVERY: Nanoseconds = Nanoseconds::from_millis(500);
 /// The maximum number of repairs of an object within [`REPAIRS_WITHIN`].
 pub const REPAIRS_MAX: usize = 10;
-/// The period for [`REPAIRS_MAX`].
+/// The period to which [`REPAIRS_MAX`] applies.
 pub const REPAIRS_WITHIN: Nanoseconds = Nanoseconds::from_millis(600_000);
-/// The maximum number of application requests that are followed immediately within [`APP_REQUESTS_WITHIN`];
-/// further ones wait for the next tick.
+/// The maximum number of applications' requests that are followed immediately within [`APP_REQUESTS_WITHIN`].
+/// Further requests wait for the next tick.
 pub const APP_REQUESTS_MAX: usize = 10;
-/// The period for [`APP_REQUESTS_MAX`].
+/// The period to which [`APP_REQUESTS_MAX`] applies.
 pub const APP_REQUESTS_WITHIN: Nanoseconds = TICK;
-/// The maximum number of objects whose repairs are recorded. The least recently repaired one is dropped first.
+/// The maximum number of objects whose repairs are recorded. The least recently repaired object is dropped
+/// first.
 pub const REPAIRED_MAX: usize = 65_536;
 
-/// An event with the details that determine the resulting work.
+/// An event, with the details that determine the resulting work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
     /// A device appeared, disappeared or changed.
@@ -58,7 +60,7 @@ pub enum HostEvent {
     Queues(String),
     /// A CPU went online or offline.
     Cpu,
-    /// A process is to be managed, or has a new executable: all of it is observed.
+    /// A process is to be managed, or executes a new program. The whole process is observed.
     Exec(Pid),
     /// A managed process has forked this child.
     Fork(Pid),
@@ -70,15 +72,15 @@ pub enum HostEvent {
     Connection(Pid),
     /// A managed process has a new epoll.
     Epoll(Pid),
-    /// An application made a request, for this process if it is known.
+    /// An application made a request; the process for which it was made, if known.
     AppRequest(Option<Pid>),
-    /// The policy files changed, or must be read again.
+    /// The policy files have changed, or must be read again.
     Policy,
     /// A client's request changed the desired settings.
     Asked,
     /// Another process wrote to the journal.
     Journal,
-    /// Events were lost: everything is observed again.
+    /// Events were lost, so everything is observed again.
     Lost,
 }
 
@@ -109,60 +111,60 @@ impl EventKind {
     /// How long the daemon waits for further events before it handles this one.
     pub fn delay(self) -> Nanoseconds {
         match self {
-            // A changing device causes several notifications in quick succession.
+            // A change of a device causes several notifications in quick succession.
             Self::Link | Self::Ethtool | Self::Queues | Self::Cpu => Nanoseconds::from_micros(500),
             // An editor writes a file in several steps.
             Self::Policy => Nanoseconds::from_millis(1),
             Self::Exec | Self::Fork | Self::Exit | Self::Listener | Self::Epoll | Self::AppRequest => {
                 Nanoseconds::from_micros(50)
             }
-            // The connection must first be accepted and read from.
+            // The server must first accept the connection and read from it.
             Self::Connection => Nanoseconds::from_millis(1),
             Self::Asked | Self::Journal | Self::Timer => Nanoseconds::ZERO,
         }
     }
 }
 
-/// How much of a process is observed.
+/// Which part of a process is observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// The epolls and their parameters.
     Epolls,
-    /// All of the process.
+    /// The whole process.
     Whole,
 }
 
-/// The parts of the host to observe again.
+/// The parts of the host that must be observed again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observe {
     /// Devices, by index.
     pub devices: BTreeSet<IfIndex>,
-    /// Devices by the name that they had at the event.
+    /// Devices, by the names that they had when the events occurred.
     pub named: BTreeSet<String>,
-    /// Processes, and how much of each to observe.
+    /// Processes, each with the part to observe.
     pub processes: BTreeMap<Pid, Scope>,
     /// The CPUs.
     pub cpus: bool,
-    /// Everything; the other fields are then irrelevant.
+    /// Whether to observe everything; the other fields are then irrelevant.
     pub everything: bool,
 }
 
-/// The work of a turn.
+/// The work to do in a turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Observe these parts of the host.
+    /// The parts of the host to observe.
     pub observe: Observe,
-    /// Read the policy files.
+    /// Whether to read the policy files.
     pub policy: bool,
-    /// Read the requests of applications.
+    /// Whether to read the requests of applications.
     pub app_requests: bool,
     /// Whether the requests changed, so that unwanted settings are restored immediately.
     pub asked: bool,
-    /// Read the journal, to detect rollbacks by other programs.
+    /// Whether to read the journal, to detect rollbacks by other programs.
     pub journal: bool,
-    /// Observe state that causes no events.
+    /// Whether to observe the state whose changes cause no events.
     pub tick: bool,
-    /// Scan for state that is expected soon but causes no event.
+    /// Whether to scan for state that is expected soon but causes no event.
     pub scan: bool,
     /// Whether the work includes work that failed before.
     pub again: bool,
@@ -175,13 +177,13 @@ impl Work {
         *self == Self::default()
     }
 
-    /// Whether the only reason for this work is a write to the journal.
+    /// Whether a write to the journal is the only reason for this work.
     pub fn is_of_the_journal_alone(&self) -> bool {
         self.journal
             && *self == Self { journal: true, first_events: self.first_events.clone(), ..Self::default() }
     }
 
-    /// Whether the only reason for this work is a due scan.
+    /// Whether a due scan is the only reason for this work.
     pub fn is_a_scan_alone(&self) -> bool {
         self.scan && *self == Self { scan: true, first_events: self.first_events.clone(), ..Self::default() }
     }
@@ -219,7 +221,7 @@ impl Work {
     }
 }
 
-/// A process that is observed frequently.
+/// A young process, which is observed frequently.
 #[derive(Clone, Copy, Debug)]
 struct Young {
     scope: Scope,
@@ -228,7 +230,7 @@ struct Young {
     pause: Nanoseconds,
 }
 
-/// The reason why a change is not made.
+/// Why a change is not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftAlone {
     /// The setting was repaired too often.
@@ -237,21 +239,22 @@ pub enum LeftAlone {
     RolledBack,
 }
 
-/// Which settings are left alone, and the repairs so far.
+/// The state that decides which settings are left alone: the repairs so far, and the settings that were
+/// rolled back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Suppressed {
     repaired: BTreeMap<Object, VecDeque<Nanoseconds>>,
     released: BTreeSet<Knob>,
 }
 
-/// The permitted part of a plan.
+/// A plan, reduced to the changes that may be made now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PermittedPlan {
     /// The changes that may be made.
     pub plan: Plan,
     /// The objects that the permitted changes repair.
     pub repairs: BTreeSet<Object>,
-    /// The changes that are not made, with the reasons.
+    /// The changes that are not made, each with the reason.
     pub left_alone: Vec<(Change, LeftAlone)>,
 }
 
@@ -263,7 +266,7 @@ pub struct Reconciler {
     rest_until: Nanoseconds,
     retry: Option<(Nanoseconds, Nanoseconds, Work)>,
     tick_at: Nanoseconds,
-    /// The time of the next scan; `None` if there is nothing to scan for.
+    /// When the next scan is due; `None` if there is nothing to scan for.
     scan_at: Option<Nanoseconds>,
     sees_new_epolls: bool,
     young: BTreeMap<Pid, Young>,
@@ -273,7 +276,7 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// Creates a reconciler for which everything is due now, because nothing has been observed yet.
+    /// Creates a reconciler for which all work is due now, because nothing has been observed yet.
     pub fn begin(now: Nanoseconds, sees_new_epolls: bool) -> Self {
         let mut converge = Self { sees_new_epolls, tick_at: plus(now, TICK), ..Self::default() };
         converge.note(&HostEvent::Policy, now, now);
@@ -282,7 +285,7 @@ impl Reconciler {
         converge
     }
 
-    /// Records an event that happened at `at` and is noticed at `now`.
+    /// Records an event that occurred at `at` and was noticed at `now`.
     pub fn note(&mut self, event: &HostEvent, at: Nanoseconds, now: Nanoseconds) {
         match event {
             HostEvent::Link(index) | HostEvent::Ethtool(index) => {
@@ -304,7 +307,7 @@ impl Reconciler {
             }
             HostEvent::Connection(pid) => {
                 self.work.process(*pid, Scope::Whole);
-                // No event reports that the connection is accepted.
+                // No event reports when the connection is accepted, so observe the process frequently.
                 self.watch_young(*pid, Scope::Whole, now);
             }
             HostEvent::Epoll(pid) => self.work.process(*pid, Scope::Epolls),
@@ -312,7 +315,7 @@ impl Reconciler {
                 self.work.app_requests = true;
                 if let Some(pid) = pid {
                     self.work.process(*pid, Scope::Whole);
-                    // No event reports that the requesting socket is connected or added to an epoll.
+                    // No event reports when the requesting socket is connected or added to an epoll.
                     self.watch_young(*pid, Scope::Whole, now);
                 }
             }
@@ -322,19 +325,19 @@ impl Reconciler {
             HostEvent::Lost => self.work.observe.everything = true,
         }
         self.work.note(event.kind(), at);
-        // An event that was noticed late is not delayed further.
+        // If the event was noticed late, do not delay it further.
         let due = plus(at, event.kind().delay()).max(now);
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
-    /// Observes the epolls of a young process frequently, if BPF does not report new ones.
+    /// Observes the epolls of a young process frequently, unless BPF reports new epolls.
     fn watch_young_epolls(&mut self, pid: Pid, now: Nanoseconds) {
         if !self.sees_new_epolls {
             self.watch_young(pid, Scope::Epolls, now);
         }
     }
 
-    /// Observes a young process frequently, for [`YOUNG_FOR`].
+    /// Observes a process frequently as a young one, for [`YOUNG_FOR`].
     fn watch_young(&mut self, pid: Pid, scope: Scope, now: Nanoseconds) {
         let next = plus(now, YOUNG_FIRST);
         let young = Young { until: plus(now, YOUNG_FOR), next, pause: YOUNG_FIRST, scope };
@@ -346,7 +349,7 @@ impl Reconciler {
         }
     }
 
-    /// The next time at which work is due if no event arrives before.
+    /// Returns when work is due next if no event arrives before.
     pub fn next_wake(&self) -> Nanoseconds {
         let due = self.due.map(|due| due.max(self.rest_until));
         let retry = self.retry.as_ref().map(|(at, ..)| *at);
@@ -390,7 +393,7 @@ impl Reconciler {
         (!work.is_empty()).then_some(work)
     }
 
-    /// Reports that the work succeeded, and how long it took.
+    /// Records that the work succeeded, and how long it took.
     pub fn done(&mut self, took: Nanoseconds, now: Nanoseconds) {
         if self.retry.as_ref().is_some_and(|(.., work)| work.is_empty()) {
             self.retry = None;
@@ -398,7 +401,7 @@ impl Reconciler {
         self.rest_until = plus(now, took.min(PAUSE_MAX));
     }
 
-    /// Reports that the work failed and must be retried.
+    /// Records that the work failed and must be retried.
     pub fn failed(&mut self, work: Work, took: Nanoseconds, now: Nanoseconds) {
         let (pause, mut again) = match self.retry.take() {
             Some((_, pause, again)) => (Nanoseconds(pause.0.saturating_mul(2)).min(TICK), again),
@@ -409,12 +412,12 @@ impl Reconciler {
         self.rest_until = plus(now, took.min(PAUSE_MAX));
     }
 
-    /// Starts or stops periodic scans.
+    /// Starts periodic scans if `anything` is true, otherwise stops them.
     pub fn scan_for(&mut self, anything: bool, now: Nanoseconds) {
         self.scan_at = anything.then(|| self.scan_at.unwrap_or(plus(now, SCAN_EVERY)));
     }
 
-    /// Stops observing a process as a young one.
+    /// Stops the frequent observation of a young process.
     pub fn forget(&mut self, pid: Pid) {
         self.young.remove(&pid);
     }
@@ -472,7 +475,8 @@ impl Reconciler {
         times.len() >= REPAIRS_MAX
     }
 
-    /// Returns the settings that are currently left alone, for [`Reconciler::leave_alone_as`].
+    /// Returns the state of the settings that are left alone, so that [`Reconciler::leave_alone_as`] can
+    /// restore it.
     pub fn left_alone(&self) -> Suppressed {
         Suppressed { repaired: self.repaired.clone(), released: self.released.clone() }
     }
@@ -494,7 +498,7 @@ impl Reconciler {
         self.released.contains(knob)
     }
 
-    /// How many settings are left alone because they were rolled back.
+    /// Returns the number of settings that are left alone because they were rolled back.
     pub fn released(&self) -> usize {
         self.released.len()
     }
@@ -505,14 +509,14 @@ impl Reconciler {
         self.repaired.retain(|object, _| !objects.contains(object));
     }
 
-    /// Manages all settings of matching objects again.
+    /// Manages all settings of the objects for which `meant` is true again.
     pub fn take_up_where(&mut self, meant: impl Fn(&Object) -> bool) {
         self.released.retain(|(object, _)| !meant(object));
         self.repaired.retain(|object, _| !meant(object));
     }
 
     /// Whether a request of an application may be followed immediately. If [`APP_REQUESTS_MAX`] requests were
-    /// followed within [`APP_REQUESTS_WITHIN`], it waits for the tick.
+    /// followed within [`APP_REQUESTS_WITHIN`], the request waits for the tick.
     pub fn admit_app_requests(&mut self, now: Nanoseconds) -> bool {
         while self.followed_at.front().is_some_and(|first| plus(*first, APP_REQUESTS_WITHIN) <= now) {
             self.followed_at.pop_front();
@@ -524,19 +528,19 @@ impl Reconciler {
         admitted
     }
 
-    /// Manages all settings again that were left alone for any reason.
+    /// Manages all settings again, whatever the reason for which they were left alone.
     pub fn take_up(&mut self) {
         self.released.clear();
         self.repaired.clear();
     }
 }
 
-/// Adds a span to a time. The clock counts nanoseconds since boot, so it does not overflow.
+/// Adds a time span to a time. The clock counts nanoseconds since boot, so the sum does not overflow.
 fn plus(at: Nanoseconds, span: Nanoseconds) -> Nanoseconds {
     Nanoseconds(at.0.saturating_add(span.0))
 }
 
-/// The remaining time until `at`.
+/// Returns the time that remains until `at`.
 pub fn until(at: Nanoseconds, now: Nanoseconds) -> Duration {
     Duration::from_nanos(at.0.saturating_sub(now.0))
 }

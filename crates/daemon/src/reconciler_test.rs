@@ -21,7 +21,7 @@ fn at(ms: u64) -> Nanoseconds {
     Nanoseconds(ms * MS)
 }
 
-/// A reconciler for which nothing is due: it has observed everything at time 0.
+/// Returns a reconciler that has observed everything at time 0, so that nothing is due.
 fn settled(sees_new_epolls: bool) -> Reconciler {
     let mut reconciler = Reconciler::begin(at(0), sees_new_epolls);
     let work = reconciler.take_due(at(0)).expect("everything is due immediately");
@@ -195,8 +195,8 @@ fn a_process_is_looked_at_whole_until_its_first_connection_is_accepted() {
         [(Pid(7), Scope::Whole)].into()
     );
 
-    // If the process's epolls are observed frequently anyway, the schedule stays, but the whole process is
-    // observed.
+    // If the process's epolls are already observed frequently, the schedule stays, but from now on the whole
+    // process is observed.
     let mut reconciler = settled(false);
     reconciler.note(&HostEvent::Listener(Pid(7)), at(10), at(10));
     reconciler.take_due(at(11)).expect("due");
@@ -319,7 +319,7 @@ fn any_event() -> impl Strategy<Value = HostEvent> {
     ]
 }
 
-/// Whether work includes observing the subject of an event.
+/// Whether this work includes observing the subject of the event.
 fn handles(work: &Work, event: &HostEvent) -> bool {
     match event {
         HostEvent::Link(index) | HostEvent::Ethtool(index) => work.observe.devices.contains(index),
@@ -342,7 +342,7 @@ fn handles(work: &Work, event: &HostEvent) -> bool {
 }
 
 proptest! {
-    /// In any order of events and failures, every event is handled within its delay and the pauses, and the
+    /// In any order of events and failures, every event is handled within its delay plus the pauses, and the
     /// daemon neither spins nor sleeps past a tick.
     #[test]
     fn every_event_is_handled_in_time_and_nothing_spins(
@@ -376,8 +376,8 @@ proptest! {
                 reconciler.failed(work, Nanoseconds(took), done);
             } else {
                 for (event, noted) in waiting.iter().filter(|(event, _)| handles(&work, event)) {
-                    // The sum of the longest delay, the longest pause, the work in progress, and further
-                    // pieces of work that take a nanosecond each.
+                    // The limit is the sum of the longest delay, the longest pause, the work in progress, and
+                    // further pieces of work that take a nanosecond each.
                     let late = now.0 - noted.0 > MS + PAUSE_MAX.0 + 3 * MS + 1_000;
                     prop_assert!(failed_ever || !late, "{event:?} of {noted:?} at {now:?}");
                 }
@@ -388,8 +388,8 @@ proptest! {
         }
     }
 
-    /// However often another program changes settings, an object is repaired at most as often within ten
-    /// minutes as the limit permits.
+    /// However often another program changes settings, the daemon repairs an object within ten minutes at
+    /// most as often as the limit permits.
     #[test]
     fn no_object_is_repaired_more_often_than_the_limit(
         drifts in proptest::collection::vec((0_u32..3, 0_u64..60_000), 1..200),

@@ -1,5 +1,5 @@
-//! Values that the kernel refused. A rejection is kept until its object changes or no request wants the
-//! value.
+//! Values that the kernel refused. A rejection is kept until the object changes or no request wants the value
+//! any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use session::Exit;
 pub(crate) struct Rejected {
     /// The refused value.
     to: Setting,
-    /// The exit code of a command that requests this value.
+    /// The exit code that a command returns if it requests this value.
     pub(crate) exit: Exit,
     /// The kernel's error.
     pub(crate) words: String,
@@ -36,17 +36,18 @@ impl Rejections {
         self.by_knob.get(&(to.object(), to.knob())).is_some_and(|rejected| rejected.to == *to)
     }
 
-    /// The first rejection for a matching object.
+    /// Returns the first rejection for an object for which `is_meant` is true.
     pub(crate) fn first(&self, is_meant: impl Fn(&Object) -> bool) -> Option<&Rejected> {
         self.by_knob.iter().find(|((object, _), _)| is_meant(object)).map(|(_, rejected)| rejected)
     }
 
-    /// Forgets the rejections for matching objects, because the kernel may now accept the values.
+    /// Forgets the rejections for the objects for which `changed` is true, because the kernel may now accept
+    /// the values.
     pub(crate) fn forgive(&mut self, changed: impl Fn(&Object) -> bool) {
         self.by_knob.retain(|(object, _), _| !changed(object));
     }
 
-    /// Forgets the rejections of values that are neither wanted nor would be restored.
+    /// Forgets the rejection of any value that no request wants and that would not be restored either.
     pub(crate) fn keep_wanted(&mut self, is_wanted: impl Fn(&Setting) -> bool, ledger: &Ledger) {
         self.by_knob.retain(|knob, rejected| {
             is_wanted(&rejected.to) || ledger.get(knob).map(Change::from) == Some(&rejected.to)
@@ -58,7 +59,7 @@ impl Rejections {
         self.by_knob.clear();
     }
 
-    /// The names of the objects with rejections.
+    /// Returns the names of the objects that have a rejection.
     pub(crate) fn objects(&self) -> BTreeSet<String> {
         self.by_knob.keys().map(|(object, _)| object.to_string()).collect()
     }

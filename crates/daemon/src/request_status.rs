@@ -1,4 +1,4 @@
-//! Determines the status of each request for the daemon's status.
+//! Determines the status of each request, as reported in the daemon's status.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use plan::PlacedRequest;
 use crate::placing::Placed;
 use crate::status::{Polling, RequestExtent, RequestStatus};
 
-/// The status of each request of a policy.
+/// Returns the status of each request of a policy.
 pub(crate) fn requests(policy: &Policy, placed: &Placed) -> Vec<RequestStatus> {
     let parts = placed.placement.iter().flat_map(|placement| &placement.parts);
     let by_place: BTreeMap<usize, &PlacedRequest> = placed.followed.iter().copied().zip(parts).collect();
@@ -61,16 +61,16 @@ fn followed(
     }
 }
 
-/// The objects of a request. They include devices that have no queues of the request: devices without NAPIs,
-/// and lower devices.
+/// Returns the objects of a request. They include devices on which the request has no queues: devices without
+/// NAPIs, and lower devices.
 fn objects_of(part: &PlacedRequest, placed: &Placed) -> BTreeSet<Object> {
     let wanted = placed.desired.wanted.iter();
     let own = wanted.filter(|wanted| is_of(&wanted.because.source, &part.intent.origin));
     own.map(|wanted| wanted.setting.object()).chain(part.all_objects()).collect()
 }
 
-/// Whether the source of a setting is this request, or a rule of this request: a rule's name starts with the
-/// request's origin.
+/// Whether a setting's source is this request or a rule of it. The name of a rule begins with the request's
+/// origin.
 pub(crate) fn is_of(source: &str, origin: &str) -> bool {
     source.strip_prefix(origin).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
@@ -83,7 +83,7 @@ fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
     without_place(intent, why)
 }
 
-/// The status of a request that is not followed, with the reason.
+/// Returns the status of a request that is not followed, with the reason.
 pub(crate) fn without_place(intent: &Intent, why: String) -> RequestStatus {
     RequestStatus {
         target: intent.target.to_string(),
@@ -101,7 +101,8 @@ pub(crate) fn without_place(intent: &Intent, why: String) -> RequestStatus {
     }
 }
 
-/// The objects and the status of the request for a target; `None` if the daemon does not follow it.
+/// Returns the objects and the status of the request for a target, or `None` if the daemon does not follow
+/// it.
 pub(crate) fn of<'r>(
     target: &Target,
     policy: &Policy,
@@ -114,8 +115,8 @@ pub(crate) fn of<'r>(
     Some((objects_of(part, placed), requests.get(place)?))
 }
 
-/// The number of CPUs that poll without traffic, as observed on the host, and the maximum. A NAPI's
-/// busy-polling kernel thread counts. An application's thread counts if it busy-waits in an epoll or ring
+/// Returns the number of CPUs that poll without traffic, as observed on the host, and the maximum. A NAPI's
+/// kernel thread counts if it busy-polls. An application's thread counts if it busy-waits in an epoll or ring
 /// with the parameters of the mode. Each thread counts once, even if several requests match it.
 pub(crate) fn polling(placed: &Placed, host: &Host) -> Polling {
     let mut napis = BTreeSet::new();
@@ -143,7 +144,7 @@ pub(crate) fn polling(placed: &Placed, host: &Host) -> Polling {
         }
     }
     let by_threads = waits.iter().map(|(pid, waits)| {
-        // Each epoll or ring that is waited in needs a thread.
+        // To wait in an epoll or a ring, a process needs one thread for each.
         let threads = host.process(*pid).map_or(0, |process| process.threads.len());
         waits.len().min(threads.max(1))
     });

@@ -1,5 +1,5 @@
-//! All requests of the policy files, of clients and of applications, and the processes that they currently
-//! match.
+//! All requests of the policy files, of clients and of applications, and the processes that each currently
+//! matches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,7 +20,7 @@ use crate::app_requests::{AppRequests, Asker};
 use crate::placing::RequestMembers;
 use crate::status::EventSource;
 
-/// The maximum number of clients' requests. A further one displaces the oldest.
+/// The maximum number of clients' requests. A further request displaces the oldest one.
 pub(crate) const ASKED_MAX: usize = 1024;
 
 /// The maximum number of processes of a request that includes child processes.
@@ -29,7 +29,7 @@ pub(crate) const TREE_MAX: usize = 4096;
 /// The maximum number of processes that are observed because they make requests.
 pub(crate) const REQUESTERS_MAX: usize = 4096;
 
-/// The maximum size of the file of requests.
+/// The maximum size of the file that stores clients' requests, in bytes.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
 /// A client's request to the running daemon.
@@ -37,20 +37,20 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 #[serde(deny_unknown_fields)]
 pub(crate) struct StoredRequest {
     intent: Intent,
-    /// The process of a request that names a pid, identified by its start time, too, because pids are reused.
+    /// The process of a request that names a pid. It includes the start time, because pids are reused.
     process: Option<ProcessId>,
-    /// The boot in which the process was running.
+    /// The id of the boot in which the process was running.
     boot: String,
 }
 
 /// What is known about the ports that a process serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
-    /// There is no sign that its sockets have changed.
+    /// There is no sign that the process's sockets have changed.
     AsBefore,
-    /// The kernel has just reported that it serves this port.
+    /// The kernel has just reported that the process serves this port.
     Port(u16),
-    /// Unknown: its sockets must be read.
+    /// Nothing is known, so the process's sockets must be read.
     Unknown,
 }
 
@@ -59,28 +59,29 @@ pub(crate) struct RequestTable {
     /// The requests of applications.
     apps: AppRequests,
     files: Vec<Intent>,
-    /// Whether policy files without mistakes have been read since the daemon started.
+    /// Whether the policy files have been read without mistakes since the daemon started.
     are_files_known: bool,
-    /// The recipes of the policies.
+    /// The recipes that define the policies.
     recipes: Arc<Recipes>,
     /// Whether recipes may disturb traffic.
     disruptive: bool,
-    /// Whether interrupts may be pinned whose queue the driver does not report.
+    /// Whether an interrupt may be pinned if the driver does not report the interrupt's queue.
     inferred: bool,
     asked: Vec<StoredRequest>,
-    /// The file in which `asked` is stored.
+    /// The file that stores the requests in `asked`.
     path: PathBuf,
     boot: String,
-    /// The names of the services to which a process belongs.
+    /// For each process: the names of the services to which it belongs.
     services: BTreeMap<Pid, BTreeSet<String>>,
-    /// For each process: the ancestor whose request includes it, or the process itself.
+    /// For each process that a request for a task includes: the process that the request names, which is the
+    /// process itself or an ancestor.
     trees: BTreeMap<Pid, Pid>,
     /// The processes that make a request, or hold a socket with a request.
     requesters: BTreeSet<Pid>,
 }
 
 impl RequestTable {
-    /// Reads the stored requests. The policy files are read later.
+    /// Reads the stored requests of clients. The policy files are read later.
     pub(crate) fn open(
         path: PathBuf,
         boot: &str,
@@ -116,12 +117,12 @@ impl RequestTable {
         Ok(wants)
     }
 
-    /// Appends the requests of applications to a policy. Also returns notes about those that are left out.
+    /// Appends the requests of applications to a policy. Also returns notes about requests that are left out.
     pub(crate) fn with_apps(&self, policy: Policy, host: &Host) -> (Policy, Vec<String>) {
         self.apps.joined(policy, host)
     }
 
-    /// The processes for which applications have made requests since the last call.
+    /// Returns the processes for which applications have made requests since the last call.
     ///
     /// # Errors
     /// As for [`AppRequests::asked`].
@@ -159,8 +160,8 @@ impl RequestTable {
         self.recipes = recipes;
     }
 
-    /// Whether the requests of the policy files are known: the files have been without mistakes since the
-    /// daemon started, at least once.
+    /// Whether the requests of the policy files are known. They are if the files have been free of mistakes
+    /// at least once since the daemon started.
     pub(crate) fn are_files_known(&self) -> bool {
         self.are_files_known
     }
@@ -180,8 +181,9 @@ impl RequestTable {
         self.asked.len()
     }
 
-    /// Adds a client's request. It replaces an earlier one for the same target, but keeps the settings that
-    /// only the earlier one sets, as without a daemon. Returns whether another request was displaced.
+    /// Adds a client's request. The request replaces an earlier one for the same target, but keeps the
+    /// settings that only the earlier one has, as a command without a daemon does. Returns whether a request
+    /// for another target was displaced.
     pub(crate) fn ask(&mut self, mut intent: Intent, process: Option<ProcessId>) -> std::io::Result<bool> {
         if let Some(earlier) = self.asked.iter().find(|asked| asked.intent.target == intent.target) {
             intent.nic = NicRequest::after(intent.nic, earlier.intent.nic.clone());
@@ -198,7 +200,7 @@ impl RequestTable {
         self.save().map(|()| full)
     }
 
-    /// Returns the requests of clients, so that [`RequestTable::go_back_to`] can restore them.
+    /// Returns the requests of clients, which [`RequestTable::go_back_to`] can restore.
     pub(crate) fn remembered(&self) -> Vec<StoredRequest> {
         self.asked.clone()
     }
@@ -211,7 +213,7 @@ impl RequestTable {
         self.save()
     }
 
-    /// Removes the request for a target. Returns whether it existed.
+    /// Removes the request for a target. Returns whether there was one.
     pub(crate) fn forget(&mut self, target: &Target) -> std::io::Result<bool> {
         let before = self.asked.len();
         self.asked.retain(|asked| asked.intent.target != *target);
@@ -224,13 +226,14 @@ impl RequestTable {
         self.save().map(|()| true)
     }
 
-    /// Stores the requests atomically: after a kill, the file is either the old or the new one.
+    /// Stores the requests of clients atomically: after a kill, the file is either the old or the new one.
     fn save(&self) -> std::io::Result<()> {
         replace_file(&self.path, 0o600, &serde_json::to_vec(&self.asked)?, Durability::Synced)
     }
 
-    /// All requests: those of the policy files, unless a client's request for the same target overrides them,
-    /// and those of clients. A request for a task becomes one request per process of its tree.
+    /// Returns all requests: those of the policy files, except if a client's request for the same target
+    /// overrides them, and those of clients. A request for a task becomes one request per process in the
+    /// task's tree.
     pub(crate) fn policy(&self) -> Policy {
         let overridden: Vec<&Target> = self.asked.iter().map(|asked| &asked.intent.target).collect();
         let files = self.files.iter().filter(|intent| !overridden.contains(&&intent.target));
@@ -252,7 +255,7 @@ impl RequestTable {
         }
     }
 
-    /// The processes that each request of this policy matches.
+    /// Returns the processes that each request of this policy matches.
     pub(crate) fn members(&self, policy: &Policy) -> RequestMembers {
         let mut members = RequestMembers::new();
         for (index, intent) in policy.intents.iter().enumerate() {
@@ -264,12 +267,12 @@ impl RequestTable {
         members
     }
 
-    /// Whether any service is matched by properties of its processes.
+    /// Whether any request is for a service that is matched by properties of its processes.
     pub(crate) fn any_service(&self) -> bool {
         self.matches().next().is_some()
     }
 
-    /// Whether any request is for a device: then every process that receives on the device matters.
+    /// Whether any request is for a device. Every process that receives on the device then matters.
     pub(crate) fn any_device(&self) -> bool {
         self.all().any(|intent| matches!(intent.target, Target::Device(_) | Target::Devices(..)))
     }
@@ -285,11 +288,11 @@ impl RequestTable {
         })
     }
 
-    /// The events that BPF must report so that the daemon notices every new process of a service.
+    /// Returns the events that BPF must report so that the daemon notices every new process of a service.
     pub(crate) fn waited(&self) -> Waited {
         let mut waited = Waited { all_listeners: self.any_device(), ..Waited::default() };
-        // A server in a container is matched by its cgroup once it listens: reporting every `execve` in all
-        // containers would cost too much.
+        // A server in a container is matched by its cgroup, but only once it listens: reporting every
+        // `execve` in all containers would cost too much.
         for (_, matching) in self.matches() {
             match (matching.port, &matching.exe) {
                 (Some(port), _) => drop(waited.ports.insert(port)),
@@ -297,7 +300,7 @@ impl RequestTable {
                     let name = |exe: &Glob| exe.as_str().rsplit('/').next().unwrap_or_default().to_owned();
                     waited.images.extend(exe.iter().map(name));
                 }
-                // BPF compares only complete names.
+                // BPF compares complete file names only, so a pattern requires events for all images.
                 (None, _) => (waited.all_images, waited.listeners_elsewhere) = (true, true),
             }
         }
@@ -312,18 +315,18 @@ impl RequestTable {
         waited
     }
 
-    /// Checks again whether any request matches a process.
+    /// Checks again whether any request matches this process.
     pub(crate) fn judge(&mut self, pid: Pid, serves: Serves, unread: &mut Vec<Unread>) -> bool {
         let before = self.services.remove(&pid).unwrap_or_default();
         let mut names = BTreeSet::new();
-        // The services that may match, and the criteria that must be checked for each.
+        // The names of the services that may match, and for each the criteria that remain to be checked.
         let (mut asking, mut asked) = (Vec::new(), Vec::new());
         for (name, matching) in self.matches().filter(|_| !is_netpolicy_itself(pid)) {
             let rest = match (matching.port, serves) {
                 (Some(wanted), Serves::Port(port)) if wanted == port => {
                     Match { port: None, ..matching.clone() }
                 }
-                // The process served the port before, and there is no sign that it has stopped.
+                // If the process served the port before, there is no sign that it has stopped.
                 (Some(_), Serves::AsBefore | Serves::Port(_)) => {
                     names.extend(before.get(name).cloned());
                     continue;
@@ -352,7 +355,8 @@ impl RequestTable {
         self.means(pid)
     }
 
-    /// Adds a child to the requests that include its parent. Returns whether any request matches it.
+    /// Adds a child process to the requests that include its parent. Returns whether any request matches the
+    /// child.
     pub(crate) fn born(&mut self, child: Pid, parent: Pid) -> bool {
         if let Some(names) = self.services.get(&parent).cloned() {
             self.services.insert(child, names);
@@ -400,12 +404,12 @@ impl RequestTable {
         self.requesters.clone()
     }
 
-    /// Whether any request matches this process directly, not through a device.
+    /// Whether any request matches this process itself, rather than a device on which it receives.
     pub(crate) fn means(&self, pid: Pid) -> bool {
         self.services.contains_key(&pid) || self.trees.contains_key(&pid) || self.requesters.contains(&pid)
     }
 
-    /// The processes that any request matches directly, not through a device.
+    /// Returns the processes that any request matches themselves, rather than a device on which they receive.
     pub(crate) fn meant(&self) -> BTreeSet<Pid> {
         self.services.keys().chain(self.trees.keys()).chain(&self.requesters).copied().collect()
     }
@@ -425,7 +429,7 @@ impl RequestTable {
     }
 }
 
-/// Whether a process is this daemon: matches by user or cgroup exclude it.
+/// Whether a process is this daemon. Services that are matched by user or cgroup must not include it.
 fn is_netpolicy_itself(pid: Pid) -> bool {
     pid.0 == std::process::id()
 }

@@ -17,28 +17,28 @@ use crate::query;
 use crate::sessions::{SessionProgram, Sessions};
 use crate::status::Shared;
 
-/// The sockets and files that a daemon serves.
+/// The paths of the sockets and files that a daemon serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sockets {
-    /// The socket of the Varlink interface; `None` for the default, which depends on the journal.
+    /// The path of the Varlink socket; `None` for the default path, which depends on the journal.
     pub api: Option<PathBuf>,
     /// The gid of the group whose members may request changes like root.
     pub api_group: Option<u32>,
-    /// The socket that serves OpenMetrics over HTTP; `None` for the default, which depends on the journal; an
-    /// empty path for none.
+    /// The path of the socket that serves OpenMetrics over HTTP. `None` for the default path, which depends
+    /// on the journal; an empty path for no socket.
     pub metrics: Option<PathBuf>,
-    /// A file to which OpenMetrics are also written. Its name ends in `.prom`.
+    /// A file to which the daemon also writes OpenMetrics. Its name ends in `.prom`.
     pub metrics_file: Option<PathBuf>,
     /// A loopback address that also serves OpenMetrics over HTTP.
     pub metrics_address: Option<SocketAddr>,
-    /// The socket of the attach service.
+    /// The path of the attach service's socket.
     pub attach: PathBuf,
 }
 
-/// Receives log lines about the sockets.
+/// A function that receives log lines about the sockets.
 pub type LogSink = Box<dyn Fn(&str) + Send>;
 
-/// Runs until it is told to stop.
+/// Runs the daemon until it is told to stop.
 ///
 /// # Errors
 /// If options are invalid, policy files have mistakes, another daemon is running, or event sources cannot be
@@ -62,13 +62,13 @@ pub fn run(
         let words = format!("--metrics-listen {}", api::OpenError::NotLoopback(address));
         return Err(Fault::new(Exit::Usage, words));
     }
-    // At the start, mistakes in policy files are an error; later, they only cause a finding.
+    // When the daemon starts, mistakes in policy files are an error; later, they only cause a finding.
     session.policy(operator)?;
     let mut event_loop = EventLoop::new()
         .map_err(|errno| Fault::failed(format!("cannot create the daemon's epoll: {errno}")))?;
     let shared = Shared::new()
         .map_err(|errno| Fault::failed(format!("cannot set up the daemon's status: {errno}")))?;
-    // Do this first: this process may lack the permission to inspect other processes.
+    // Do this before the first inspection: this process may lack the permission to inspect other processes.
     if attach_service::go_through(&sockets.attach) {
         operator.say(&format!("Processes are inspected through {}.", sockets.attach.display()));
     }
@@ -76,7 +76,7 @@ pub fn run(
     let sessions = Sessions::new(SessionProgram::of_daemon(session, &options), shared.clone());
     let serving = admit(sockets, session, log, sessions.clone(), &shared, &mut event_loop)?;
     let ran = daemon.run(&mut event_loop);
-    // Restore the settings of sessions before those of the daemon.
+    // Restore the settings that sessions have changed before those of the daemon.
     sessions.close();
     ran?;
     daemon.end()?;
@@ -120,8 +120,8 @@ fn admit(
     Ok(serving)
 }
 
-/// The fault for a socket that could not be opened. The shipped unit does not permit the daemon network
-/// sockets.
+/// Creates the fault for a socket that could not be opened. The shipped systemd unit does not permit the
+/// daemon to use network sockets.
 fn not_opened(error: api::OpenError) -> Fault {
     let confined = matches!(&error, api::OpenError::Refused { error, .. }
         if Errno::from_io_error(error) == Some(Errno::AFNOSUPPORT));
@@ -129,7 +129,7 @@ fn not_opened(error: api::OpenError) -> Fault {
     if confined { fault.hint(NO_NETWORK_SOCKET) } else { fault }
 }
 
-/// How to permit a network socket in the unit.
+/// The hint on how to permit network sockets in the systemd unit.
 const NO_NETWORK_SOCKET: &str = "netpolicy.service allows no network socket: its drop-in needs RestrictAddressFamilies=AF_INET (or AF_INET6) \
      and IPAddressAllow=localhost, too";
 

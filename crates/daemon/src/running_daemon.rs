@@ -1,5 +1,5 @@
-//! The running daemon of a network namespace, for commands: connects to it, and refuses changes that the
-//! daemon would revert.
+//! The running daemon of a network namespace, as commands use it: they connect to the daemon, and refuse
+//! changes that it would revert.
 
 use linux::Netns;
 use model::{NetnsId, Pid};
@@ -9,7 +9,7 @@ use session::{Exit, Fault, Session};
 use crate::api::Client;
 use crate::instance_lock::RunningDaemon;
 
-/// Connects to the daemon of this namespace and journal; `None` if none is running.
+/// Connects to the daemon of this namespace and journal. Returns `None` if no such daemon is running.
 ///
 /// # Errors
 /// If there is a socket but connecting to it fails, or the daemon does not answer.
@@ -19,11 +19,13 @@ pub fn connect(session: &Session, netns: NetnsId) -> Result<Option<Client>, Faul
     let Some(mut client) = connected else { return Ok(None) };
     let said = client.call("Status", Map::new())?;
     let theirs = said.get("status").and_then(|status| status.get("netns")).and_then(Value::as_u64);
-    // Clients who may see only part of the status do not get `netns`: the daemon itself refuses their calls.
+    // A client that may see only part of the status does not get `netns`; the daemon itself refuses its
+    // calls.
     Ok((theirs.is_none() || theirs == Some(netns.0)).then_some(client))
 }
 
-/// Refuses changes that a daemon with another state directory would revert as drift.
+/// Refuses changes if a daemon with another state directory is running, because it would revert them as
+/// drift.
 ///
 /// # Errors
 /// [`Exit::Refused`], naming the daemon's process.
@@ -41,14 +43,14 @@ pub fn refuse_beside_another(session: &Session, netns: &Netns) -> Result<(), Fau
         .hint(format!("use the daemon's --state-dir, or stop the daemon meanwhile: {stop}")))
 }
 
-/// Whether the daemon has started this process for a session of its API: it then changes no settings.
+/// Whether the daemon has started this process for a session of its API. The daemon then changes no settings.
 fn is_our_parent(daemon: Pid) -> bool {
     rustix::process::getppid()
         .is_some_and(|parent| u32::try_from(parent.as_raw_nonzero().get()) == Ok(daemon.0))
 }
 
-/// Refuses to alternate settings, because a daemon would repair them in the middle of a window. Permits it in
-/// a session of the daemon's own API.
+/// Refuses to alternate settings if a daemon is running, because the daemon would repair the settings in the
+/// middle of a window. Permits it in a session of the daemon's own API.
 ///
 /// # Errors
 /// [`Exit::Refused`], naming the daemon's process.

@@ -1,5 +1,5 @@
-//! Scans for state that is expected soon but causes no event: new processes and the first packets of servers,
-//! if BPF does not report them.
+//! Scans for state that is expected soon but causes no event. If BPF does not report them, they look for new
+//! processes and for the first packets of servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -10,27 +10,28 @@ use model::{Nanoseconds, Pid};
 
 use crate::reconciler::YOUNG_FOR;
 
-/// The maximum number of new processes judged per scan, newest first. The tick finds the others.
+/// The maximum number of new processes that are judged per scan, newest first. The next tick finds the
+/// remaining ones.
 const NEW_MAX: usize = 64;
 
-/// The maximum number of servers inspected per scan; later scans continue.
+/// The maximum number of servers that are inspected per scan. Later scans continue with the rest.
 const SERVERS_MAX: usize = 4;
 
-/// The state of scans.
+/// What scans look for, and what they have found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Scans {
-    /// The running processes at the last scan.
+    /// The processes that were running at the last scan.
     before: BTreeSet<Pid>,
     /// New processes, with the time until which each counts as new.
     new: BTreeMap<Pid, Nanoseconds>,
-    /// Servers that have not received a packet, so that their NAPI is unknown.
+    /// The servers that have not received a packet yet, so that their NAPI is unknown.
     servers: BTreeSet<Pid>,
     /// The server that was inspected last.
     last: Option<Pid>,
 }
 
 impl Scans {
-    /// Records all running processes as known.
+    /// Records that all running processes are known, so that only later ones count as new.
     ///
     /// # Errors
     /// If `/proc` cannot be listed.
@@ -75,7 +76,7 @@ impl Scans {
         new.into_iter().map(|(_, pid)| pid).take(NEW_MAX).collect()
     }
 
-    /// Records that a process has been judged: it no longer counts as new.
+    /// Records that a process has been judged, so that it no longer counts as new.
     pub(crate) fn settled(&mut self, pid: Pid) {
         self.new.remove(&pid);
     }

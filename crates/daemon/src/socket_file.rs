@@ -14,26 +14,26 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use session::{Exit, Fault, trusted_path};
 
-/// The directory of the default sockets. Only this one is created if it is missing.
+/// The directory of the default sockets. No other directory is created if it is missing.
 const USUAL_DIRECTORY: &str = "/run/netpolicy";
 
-/// The maximum length of a path that fits into an address. Kernel: `include/uapi/linux/un.h` `sun_path` minus
-/// the terminating zero.
+/// The maximum length of a path that fits into a socket address. Kernel: `include/uapi/linux/un.h` `sun_path`
+/// minus the terminating zero.
 const ADDRESS_BYTES_MAX: usize = 107;
 
-/// Maximum backlog of connections. `net.core.somaxconn` also limits it.
+/// The maximum backlog of connections. `net.core.somaxconn` limits it, too.
 const QUEUED_MAX: i32 = 4096;
 
-/// How long to wait for a process that may be listening at the path.
+/// How long to wait for an answer from a process that may be listening at the path.
 const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Why a path is not available. Nothing at the path was changed.
+/// Why the daemon cannot listen at a path. Nothing at the path was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Another process is, or may be, listening there.
+    /// Another process is listening at the path, or may be.
     #[error("{0}: another process already serves it")]
     Taken(PathBuf),
-    /// The existing file is not a socket and must not be removed.
+    /// The existing file at the path is not a socket, so it must not be removed.
     #[error("{0}: a file that is not a socket exists there, and is left as it is")]
     NoSocket(PathBuf),
     /// The kernel refused.
@@ -46,17 +46,17 @@ pub enum ListenError {
     },
 }
 
-/// The path of root's own socket of the daemon, derived from the path for other users: connections of other
-/// users cannot exhaust its backlog.
+/// Returns the path of the daemon's separate socket for root, derived from the path of the socket for all
+/// users. Other users cannot exhaust the backlog of root's socket.
 pub(crate) fn roots(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".root");
     name.into()
 }
 
-/// Listens at a path at which no other process listens. Removes a socket without a listener, left by an
-/// earlier daemon, but no other files or symbolic links. Refuses a directory that another user can write to,
-/// because that user could replace the socket.
+/// Listens at a path at which no other process listens. Removes a socket without a listener, which an earlier
+/// daemon has left, but no other files or symbolic links. Refuses a directory to which another user can
+/// write, because that user could replace the socket.
 pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError> {
     let refused = |error| ListenError::Refused { path: path.to_owned(), error };
     let found = fs::symlink_metadata(path);
@@ -71,7 +71,7 @@ pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError
                 fs::remove_file(path).map_err(refused)?;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // Connecting worked, or failed for another reason: a process may be listening there.
+            // Connecting succeeded, or failed for another reason, so a process may be listening at the path.
             Ok(_) | Err(_) => return Err(ListenError::Taken(path.to_owned())),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -82,14 +82,14 @@ pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError
     }
     let (_held, address) = addressed(path).map_err(refused)?;
     let listener = UnixListener::bind(address).map_err(refused)?;
-    // A user who connects repeatedly could exhaust the default backlog of 128 between two turns of the
-    // daemon.
+    // Use a large backlog: a user who connects repeatedly could exhaust the default backlog of 128 between
+    // two turns of the daemon.
     rustix::net::listen(&listener, QUEUED_MAX).map_err(|errno| refused(errno.into()))?;
     set_mode(path, mode).map_err(refused)?;
     Ok(listener)
 }
 
-/// Sets the mode of a socket, but never that of a file that has replaced it.
+/// Sets the mode of a socket, but never the mode of a file that has replaced the socket.
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     let socket = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     if FileType::from_raw_mode(rustix::fs::fstat(&socket)?.st_mode) != FileType::Socket {
@@ -100,7 +100,8 @@ fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(itself, fs::Permissions::from_mode(mode))
 }
 
-/// Connects to a listening process. Connecting, each read and each write may take at most `patience`.
+/// Connects to a listening process. The connection attempt, each read and each write may take at most
+/// `patience`.
 pub(crate) fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let (_held, address) = addressed(path)?;
     let socket =
@@ -112,8 +113,8 @@ pub(crate) fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream>
     Ok(UnixStream::from(socket))
 }
 
-/// Shortens a path that is too long for an address, by way of a descriptor of its directory. The descriptor
-/// must stay open while the address is used.
+/// If a path is too long for a socket address, returns a shorter one that uses a descriptor of its directory.
+/// The descriptor must stay open while the address is used.
 fn addressed(path: &Path) -> io::Result<(Option<OwnedFd>, PathBuf)> {
     if path.as_os_str().as_bytes().len() <= ADDRESS_BYTES_MAX {
         return Ok((None, path.to_owned()));
@@ -196,7 +197,7 @@ mod test {
         let mut ours = connect(&path, TAKEN_PATIENCE).expect("a connection");
         ours.write_all(b"hallo").expect("said");
         drop(ours);
-        // `listen` made the first connection, to check whether another process listens.
+        // `listen` has made the first connection, to check whether another process listens.
         let mut received = String::new();
         for _ in 0..2 {
             listener.accept().expect("a connection").0.read_to_string(&mut received).expect("received");

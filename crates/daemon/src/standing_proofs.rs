@@ -1,5 +1,6 @@
-//! The standing proofs of services: the time counted so far, when the next episode is due, and why an episode
-//! is delayed. `daemon/proof.rs` withdraws the policies and handles the results.
+//! The standing proofs of services: repeated measurements of whether their policies help. This module keeps
+//! the time counted so far, when the next episode without the policy is due, and why an episode is delayed.
+//! `daemon/proof.rs` withdraws the policies and handles the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,13 +12,13 @@ use session::{clock, quoted};
 use crate::request_status;
 use crate::status::{ProofStatus, RequestStatus};
 
-/// The rules of findings about standing proofs.
+/// The rules of the findings about standing proofs.
 pub(crate) const REVERSED: &str = "proof-reversed";
 pub(crate) const ROLLED_BACK: &str = "proof-rolled-back";
 pub(crate) const NO_EFFECT: &str = "proof-no-effect";
 pub(crate) const WAITS: &str = "proof-waits";
 
-/// The daemon's findings about standing proofs: the rule and the meaning of each.
+/// The rules of the daemon's findings about standing proofs, each with its meaning.
 pub const PROOF_RULES: &[(&str, &str)] = &[
     (
         REVERSED,
@@ -31,32 +32,33 @@ pub const PROOF_RULES: &[(&str, &str)] = &[
     (WAITS, "The policy cannot be withdrawn for the proof at present, for the reason in the evidence."),
 ];
 
-/// The note on a request whose policy was rolled back.
+/// The note in the status of a request whose policy was rolled back.
 const HELD_BACK: &str = "not in force: it was rolled back, because its proof showed that it harms";
 
 /// How long an episode is expected to withdraw the policy, in milliseconds: half of the episode, plus the
-/// switches.
+/// time of the switches.
 const WITHOUT_MILLIS: u64 = 11_000;
 
-/// An episode begins when the time that the holdback allows reaches a multiple of an episode's time, in
-/// hundredths. The multiple is random for each episode, because the load might repeat at regular intervals.
+/// The range, in hundredths, of a random factor that is drawn for each episode. An episode is due when the
+/// time that the holdback allows reaches the expected time without the policy, multiplied by this factor. The
+/// factor is random because the load might repeat at regular intervals.
 const DUE_LEAST: u32 = 100;
 const DUE_MOST: u32 = 200;
 
-/// The delay before a service is checked again if an episode could not begin, or if it had no traffic.
+/// How long to wait before a service is checked again, if an episode could not begin or had no traffic.
 const AGAIN_AFTER: Nanoseconds = Nanoseconds::from_millis(300_000);
 
-/// The standing proofs of services.
+/// The standing proofs of services, and when to continue them.
 pub(crate) struct StandingProofs {
     pub(crate) proofs: Proofs,
-    /// Why the earlier proofs cannot be read. No policy is withdrawn then, because storing the result would
-    /// overwrite the file.
+    /// Why the proofs of earlier daemons cannot be read. No policy is withdrawn then, because storing the
+    /// result would overwrite the file.
     pub(crate) unreadable: Option<String>,
     pub(crate) chance: Chance,
-    /// For each service: how much time without the policy must be allowed before its next episode, in
+    /// For each service: how much time without the policy the holdback must allow before the next episode, in
     /// milliseconds.
     pub(crate) due: BTreeMap<String, u64>,
-    /// When the time in force was last added.
+    /// When the time for which policies were in force was last counted.
     pub(crate) counted: Option<Nanoseconds>,
     pub(crate) not_before: BTreeMap<String, Nanoseconds>,
     pub(crate) held_up: BTreeMap<String, String>,
@@ -80,7 +82,7 @@ impl StandingProofs {
         }
     }
 
-    /// Returns the proof of a service. Starts a new one if the request or the mode has changed.
+    /// Returns the proof of a service. If the request or the delivery mode has changed, starts a new proof.
     pub(crate) fn of(&mut self, name: &str, intent: &Intent, delivery: &str) -> &mut Proof {
         let new = || Proof::of(intent, delivery, clock::now().unix_micros);
         let proof = self.proofs.services.entry(name.to_owned()).or_insert_with(new);
@@ -90,7 +92,7 @@ impl StandingProofs {
         proof
     }
 
-    /// Whether the allowed time suffices for an episode of a service.
+    /// Whether the holdback already allows another episode of a service.
     pub(crate) fn is_due(&mut self, name: &str, holdback: Holdback, now: Nanoseconds) -> bool {
         let chance = &mut self.chance;
         let mut hundredths = || u64::from(DUE_LEAST + chance.below(DUE_MOST - DUE_LEAST + 1));
@@ -99,9 +101,9 @@ impl StandingProofs {
             && self.proofs.services.get(name).is_some_and(|proof| proof.allows(holdback, due))
     }
 
-    /// Removes the proofs of services without a holdback and of changed requests. If a request no longer
-    /// wants its policy rolled back, the policy is in force again and its proof continues. Returns whether
-    /// anything changed.
+    /// Removes the proofs of services without a holdback, and of requests that have changed. If a request no
+    /// longer wants its policy rolled back, the policy is in force again and its proof continues. Returns
+    /// whether anything changed.
     pub(crate) fn retain(&mut self, wanted: &BTreeMap<String, &Intent>) -> bool {
         let mut changed = false;
         let mut removed = BTreeSet::new();
@@ -123,18 +125,18 @@ impl StandingProofs {
         changed || !removed.is_empty()
     }
 
-    /// Removes from a policy the requests that were rolled back.
+    /// Removes the requests that were rolled back from a policy.
     pub(crate) fn withdraw(&self, policy: &mut Policy) {
         self.proofs.take_rolled_back(policy);
     }
 
-    /// The status of the requests that were rolled back.
+    /// Returns the status of the requests that were rolled back.
     pub(crate) fn rolled_back(&self, mut policy: Policy) -> Vec<RequestStatus> {
         let rolled_back = self.proofs.take_rolled_back(&mut policy);
         rolled_back.iter().map(|intent| request_status::without_place(intent, HELD_BACK.to_owned())).collect()
     }
 
-    /// Puts rolled back policies in force again, with new proofs.
+    /// Puts policies that were rolled back into force again, each with a new proof.
     pub(crate) fn take_up(&mut self) {
         let rolled_back = |proof: &&mut Proof| proof.rolled_back_unix_micros.is_some();
         for proof in self.proofs.services.values_mut().filter(rolled_back) {
@@ -149,7 +151,7 @@ impl StandingProofs {
             .insert(name.to_owned(), Nanoseconds(linux::clock::monotonic().0.saturating_add(AGAIN_AFTER.0)));
     }
 
-    /// Adds the proofs to the status of each request.
+    /// Adds the standing proofs to the status of the requests.
     pub(crate) fn filled(&self, mut requests: Vec<RequestStatus>) -> Vec<RequestStatus> {
         for request in &mut requests {
             let Some(proof) = self.proofs.services.get(&request.target) else { continue };
@@ -167,7 +169,7 @@ impl StandingProofs {
         requests
     }
 
-    /// The findings about proofs that an operator should know about.
+    /// Returns the findings about standing proofs.
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let shown = self.proofs.services.iter().filter_map(|(name, proof)| {
             let service = quoted(name.strip_prefix("service ").unwrap_or(name));

@@ -1,4 +1,4 @@
-//! The daemon's status, and the requests that it accepts.
+//! The daemon's status, and the requests that the daemon accepts.
 //!
 //! One thread keeps the policy in force, and another serves the API and the metrics; they share a [`Shared`].
 //! The API and the metrics read [`Shared::status`] while the daemon works. The API submits [`ApiRequest`]s,
@@ -20,13 +20,14 @@ use serde::{Deserialize, Serialize};
 use crate::bell::{Bell, lock};
 use crate::sessions::{HoldBack, SessionKind};
 
-/// The maximum number of queued requests; further ones are refused.
+/// The maximum number of queued requests. Further requests are refused.
 pub const REQUESTS_MAX: usize = 256;
 
-/// The daemon's complete status. Its size depends on the requests, not on the running time.
+/// The daemon's complete status. Its size depends on the requests, not on how long the daemon has been
+/// running.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Status {
-    /// The number of turns that changed this status: the status is unchanged as long as this number is.
+    /// The number of turns that changed this status. As long as this number is the same, so is the status.
     pub generation: u64,
     /// The identity of the daemon.
     #[serde(flatten)]
@@ -37,23 +38,23 @@ pub struct Status {
     pub policy: PolicyStatus,
     /// How each kind of event is detected.
     pub event_sources: Vec<EventSource>,
-    /// The requests: first those of the policy files, in their order, then clients' requests to the running
-    /// daemon, and finally those whose policy was rolled back by its proof.
+    /// The requests: first those of the policy files, in the order of the files, then clients' requests to
+    /// the running daemon, and finally those whose policy was rolled back because of its proof.
     pub requests: Vec<RequestStatus>,
-    /// The number of settings that the daemon holds in force and the journal records.
+    /// The number of settings that the daemon holds in force, as recorded in the journal.
     pub settings: u64,
-    /// Problems and notes. A resolved finding disappears.
+    /// Problems and notes. A finding disappears when it is resolved.
     pub findings: Vec<Finding>,
     /// Counts since the daemon started.
     pub counters: DaemonCounters,
-    /// The time from an event to the policy in force, by kind of event.
+    /// For each kind of event, the times from an event until the policy was in force again.
     pub reactions: BTreeMap<EventKind, Reaction>,
-    /// The CPUs that poll without traffic.
+    /// The CPUs that poll even without traffic.
     pub polling: Polling,
     /// The sessions of the API.
     pub sessions: SessionsStatus,
-    /// The latest verdicts since the daemon started on changes that were judged on the traffic of services:
-    /// newest first, at most [`VERDICTS_MAX`].
+    /// The latest verdicts on changes that services' traffic has judged since the daemon started: newest
+    /// first, at most [`VERDICTS_MAX`].
     pub verdicts: Vec<Judgement>,
 }
 
@@ -69,13 +70,13 @@ pub struct SessionsStatus {
 /// A running session of the API.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct RunningSession {
-    /// Its number, for `Cancel`.
+    /// The session's number, which `Cancel` needs.
     pub id: u64,
-    /// What it does. While it changes settings, the daemon changes none.
+    /// What the session does. While it changes settings, the daemon changes none.
     pub kind: SessionKind,
-    /// The client: `uid 0 (pid 812)`.
+    /// The client's user and process: `uid 0 (pid 812)`.
     pub client: String,
-    /// When it began, in microseconds since 1970-01-01 00:00 UTC.
+    /// When the session began, in microseconds since 1970-01-01 00:00 UTC.
     pub since_unix_micros: u64,
 }
 
@@ -83,13 +84,13 @@ pub struct RunningSession {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SessionOutcome {
-    /// Its command ended by itself and did not fail.
+    /// The session's command ended by itself and did not fail.
     Completed,
-    /// Its command failed, or could not be started.
+    /// The session's command failed, or could not be started.
     Failed,
-    /// `Cancel` was called, or the client disconnected, or the daemon exits.
+    /// `Cancel` was called, the client disconnected, or the daemon exited.
     Cancelled,
-    /// It exceeded its time.
+    /// The session exceeded its time limit.
     TimedOut,
 }
 
@@ -98,7 +99,7 @@ impl SessionOutcome {
     pub const ALL: [Self; 4] = [Self::Completed, Self::Failed, Self::Cancelled, Self::TimedOut];
 }
 
-/// The maximum number of verdicts in the status. The journal has all of them.
+/// The maximum number of verdicts in the status. The journal contains all verdicts.
 pub const VERDICTS_MAX: usize = 32;
 
 /// The identity of the daemon.
@@ -110,7 +111,7 @@ pub struct Instance {
     pub version: String,
     /// When the daemon started, in microseconds since 1970-01-01 00:00 UTC.
     pub started_unix_micros: u64,
-    /// The network namespace; `None` before it has entered one.
+    /// The daemon's network namespace; `None` before the daemon has entered one.
     pub netns: Option<NetnsId>,
 }
 
@@ -118,28 +119,29 @@ pub struct Instance {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DaemonPhase {
-    /// The daemon has not converged yet.
+    /// The daemon has not put the policy into force for the first time yet.
     #[default]
     Starting,
     /// The daemon keeps the policy in force.
     Managing,
-    /// The daemon manages nothing, because everything was rolled back; a reload starts over.
+    /// The daemon manages nothing, because everything was rolled back. A reload makes it manage settings
+    /// again.
     Released,
     /// The daemon is shutting down.
     Ending,
 }
 
-/// The policy files in force.
+/// The status of the policy files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PolicyStatus {
-    /// The number of sections with requests.
+    /// The number of sections that contain requests.
     pub sections: usize,
-    /// The number of requests made by [`ApiRequest::Set`].
+    /// The number of clients' requests, made by [`ApiRequest::Set`].
     pub asked: usize,
-    /// The number of times the files were read.
+    /// How often the policy files were read.
     pub reads: u64,
-    /// The mistakes in the current files, with line and caret. As long as there are any, the previous policy
-    /// stays in force.
+    /// The mistakes in the current policy files, each with its line and a caret. As long as there are any,
+    /// the previous policy stays in force.
     pub mistakes: Option<String>,
 }
 
@@ -148,9 +150,9 @@ pub struct PolicyStatus {
 pub struct EventSource {
     /// The kind of event: `links`, `processes`, `listeners`, `epolls`.
     pub what: String,
-    /// The method: `netlink`, `BPF on tracepoints`, `scans every 10 s`.
+    /// The method of detection: `netlink`, `BPF on tracepoints`, `scans every 10 s`.
     pub how: String,
-    /// The longest delay of detection; `None` if the kernel reports the event immediately.
+    /// The maximum delay of detection; `None` if the kernel reports the event immediately.
     pub within: Option<Duration>,
     /// Why no faster method is available, for example the kernel's error.
     pub refused: Vec<String>,
@@ -163,55 +165,57 @@ pub struct RequestStatus {
     pub target: String,
     /// The policy.
     pub policy: String,
-    /// The resulting delivery mode; empty if the request could not be placed.
+    /// The delivery mode that results from the request; empty if the request could not be placed.
     pub delivery: String,
-    /// The origin of the request: a file and line, or a command.
+    /// Where the request was made: a file and line, or a command.
     pub origin: String,
-    /// The size of the request: its objects and settings.
+    /// The numbers of the request's objects and settings.
     #[serde(flatten)]
     pub extent: RequestExtent,
-    /// The share of the packets of its queues, from 0 to 1, that its delivery mode delivered in the last
-    /// minutes: polled by the application, the timer or the kernel thread. `None` for modes that leave
-    /// delivery to interrupts, and for requests that are not measured.
+    /// The share of packets, from 0 to 1, that the request's delivery mode delivered on its queues in the
+    /// last few minutes: polled by the application, the timer or the kernel thread. `None` for modes that
+    /// leave delivery to interrupts, and for requests that are not measured.
     pub engaged: Option<f64>,
-    /// The goal: upper bounds on percentiles of response times.
+    /// The goal: upper bounds on percentiles of the response time.
     pub goal: Goal,
-    /// The response times; `None` if the service has a policy but no goal, and until it was measured.
+    /// The response times; `None` if the service has a policy but no goal, and until the first measurement.
     pub measured: Option<ResponseTimes>,
-    /// The search for a mode that meets the goal; `None` without a search, and before the first try.
+    /// The search for a mode that meets the goal; `None` if there is no search, and before the first try.
     pub search: Option<SearchStatus>,
-    /// The standing proof that the policy helps; `None` without a holdback, and until the policy has been in
-    /// force.
+    /// The standing proof: the measured effect of the policy. `None` without a holdback, and until the policy
+    /// has been in force.
     pub proof: Option<ProofStatus>,
-    /// What policies may change for the service, if it has no policy and is measured.
+    /// The changes that policies would be expected to make; only for a service that has no policy and is
+    /// measured.
     pub expected: Option<Prospect>,
     /// Notes for the operator.
     pub notes: Vec<String>,
 }
 
-/// The size of a request: its objects and settings.
+/// The numbers of a request's objects and settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct RequestExtent {
-    /// The number of its queues.
+    /// The number of the request's queues.
     pub queues: usize,
-    /// The number of its processes.
+    /// The number of the request's processes.
     pub processes: usize,
-    /// The number of epolls and io_urings of these processes that are set.
+    /// The number of these processes' epolls and io_urings that have settings.
     pub epolls: usize,
     /// The number of settings that the request wants.
     pub wanted: usize,
-    /// How many of these settings have the wanted value. They are *set*, but not necessarily *engaged*.
+    /// The number of these settings that have the wanted value. Such settings are *set*, but not necessarily
+    /// *engaged*.
     pub set: usize,
 }
 
-/// The standing proof that a policy helps a service.
+/// The standing proof of a policy: the measured effect of the policy on a service.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct ProofStatus {
     /// When the proof began, in microseconds since 1970-01-01 00:00 UTC.
     pub since_unix_micros: u64,
-    /// The number of pairs of windows with and without the policy.
+    /// The number of pairs of windows, one with and one without the policy.
     pub pairs: u64,
-    /// The share of the time without the policy, from 0 to 1.
+    /// The share of the time, from 0 to 1, in which the policy was withdrawn.
     pub share_without: f64,
     /// The conclusion from all pairs.
     pub standing: ProofState,
@@ -219,25 +223,25 @@ pub struct ProofStatus {
     pub effects: Vec<Effect>,
     /// When the policy was last withdrawn, in microseconds since 1970-01-01 00:00 UTC.
     pub last_unix_micros: Option<u64>,
-    /// Why the policy is not withdrawn at the moment.
+    /// Why the policy is not withdrawn at the moment, if anything prevents it.
     pub waits: Option<String>,
-    /// When the policy was rolled back because it harms, in microseconds since 1970-01-01 00:00 UTC. It is
-    /// not in force since then. `None` if it was not rolled back.
+    /// When the policy was rolled back because it does harm, in microseconds since 1970-01-01 00:00 UTC; it
+    /// has not been in force since. `None` if it was not rolled back.
     pub rolled_back_unix_micros: Option<u64>,
 }
 
-/// The search for a service that misses its goal.
+/// The search for a better delivery mode of a service that misses its goal.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct SearchStatus {
-    /// The delivery mode being tried.
+    /// The delivery mode that is being tried.
     pub trying: Option<String>,
-    /// The mode that was found and is in force.
+    /// The delivery mode that the search found and that is in force.
     pub found: Option<String>,
     /// The number of tries in the last 24 hours.
     pub tries_today: usize,
     /// The maximum number of tries per day.
     pub tries_a_day: usize,
-    /// The result of each mode that was tried.
+    /// The modes that were tried, each with its result.
     pub tried: Vec<TriedStatus>,
 }
 
@@ -246,18 +250,18 @@ pub struct SearchStatus {
 pub struct TriedStatus {
     /// The mode.
     pub mode: String,
-    /// The mode that it was compared with.
+    /// The mode with which it was compared.
     pub instead_of: String,
     /// The time of the try, in microseconds since 1970-01-01 00:00 UTC.
     pub at_unix_micros: u64,
-    /// The result, as text. `None` while the mode is being tried, or if the daemon was stopped during the
-    /// try.
+    /// The ruling on the mode, as text. `None` while the mode is being tried, or if the daemon was stopped
+    /// during the try.
     pub ruling: Option<String>,
-    /// The measurements, as text.
+    /// The measured changes, as text.
     pub measured: Option<String>,
 }
 
-/// When a service's traffic was measured, and how much of it.
+/// When and for how long a service's traffic was measured.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct MeasuredWindows {
     /// The time of the last measurement, in microseconds since 1970-01-01 00:00 UTC.
@@ -268,48 +272,48 @@ pub struct MeasuredWindows {
     pub measured_seconds: f64,
     /// The unit of `requests`, `rate` and `cost`: requests if the protocol shows them, otherwise exchanges.
     pub unit: Unit,
-    /// Requests or exchanges answered in the windows, depending on `unit`.
+    /// The number of requests or exchanges, depending on `unit`, that were answered in the windows.
     pub requests: u64,
     /// The number of requests or exchanges per second.
     pub rate: f64,
 }
 
-/// The response times of a service in the last minutes. Spans are in nanoseconds.
+/// The response times of a service in the last few minutes. Times are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct ResponseTimes {
     /// The measured windows.
     #[serde(flatten)]
     pub windows: MeasuredWindows,
-    /// The estimator of `response`.
+    /// The estimator with which `response` was measured.
     pub estimator: Estimator,
     /// The time from the NIC's ring to the answer.
     pub response: Percentiles,
     /// The time that packets waited in the NIC's ring.
     pub ring: Percentiles,
-    /// The time from TCP's receiving a request until the service reads it.
+    /// The time from TCP's receipt of a request until the service reads it.
     pub wakeup: Percentiles,
-    /// The time from the service's read to its answer.
+    /// The time from the service's read of a request until its answer.
     pub service_time: Percentiles,
     /// The median of the connections' smoothed round-trip times, in nanoseconds.
     pub rtt: Option<f64>,
-    /// CPU time per request.
+    /// The CPU time per request.
     pub cost: Cost,
-    /// Requests without an answer at the end of the last window.
+    /// The number of requests without an answer at the end of the last window.
     pub waiting: u64,
-    /// How long the oldest unanswered request has waited.
+    /// How long the oldest unanswered request has waited, in nanoseconds.
     pub oldest: Option<u64>,
-    /// The rules of all findings about the service, as in `docs/reference/findings.md`. Problems are also
-    /// among the daemon's findings.
+    /// The rules of all findings about the service, as in `docs/reference/findings.md`. Those that are
+    /// problems are also among the daemon's findings.
     pub found: Vec<String>,
 }
 
 /// Counts since the daemon started. They never decrease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct DaemonCounters {
-    /// Events that were noticed, by kind.
+    /// The number of events that were noticed, by kind.
     pub events: BTreeMap<EventKind, u64>,
-    /// Events that were lost because they arrived faster than the daemon handled them. The daemon observes
-    /// everything after a loss.
+    /// The number of events that were lost because they arrived faster than the daemon handled them. After a
+    /// loss, the daemon observes everything.
     pub lost: u64,
     /// How often the daemon planned, observed and committed.
     #[serde(flatten)]
@@ -317,17 +321,17 @@ pub struct DaemonCounters {
     /// Counts of settings.
     #[serde(flatten)]
     pub settings: SettingCounters,
-    /// Requests and processes that were dropped at a limit.
+    /// The number of requests and processes that were dropped because a limit was reached.
     pub evictions: u64,
-    /// Rollbacks by an operator that the daemon noticed.
+    /// The number of rollbacks by an operator that the daemon noticed.
     pub rollbacks: u64,
     /// Completed requests.
     pub answered: u64,
     /// Refused requests.
     pub refused: u64,
-    /// Verdicts on changes under guard, one per judging service, by ruling.
+    /// The number of verdicts on guarded changes, by ruling; each service that judges a change gives one.
     pub verdicts: BTreeMap<Ruling, u64>,
-    /// Results of modes that were tried for services that missed their goal.
+    /// The results of trying other modes for services that missed their goal.
     pub searches: SearchCounters,
 }
 
@@ -336,22 +340,22 @@ pub struct DaemonCounters {
 pub struct PassCounters {
     /// Computed plans.
     pub plans: u64,
-    /// Scans of the whole host.
+    /// The number of scans of the whole host.
     pub full_scans: u64,
-    /// Transactions that were committed.
+    /// The number of transactions that were committed.
     pub commits: u64,
-    /// Transactions that failed, and were undone.
+    /// The number of transactions that failed and were undone.
     pub failures: u64,
 }
 
-/// Results of modes that were tried for services that missed their goal. The counts never decrease.
+/// The results of trying other modes for services that missed their goal. The counts never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct SearchCounters {
-    /// Modes that were better and are kept.
+    /// The number of modes that were better and were kept.
     pub kept: u64,
-    /// Modes that were rolled back.
+    /// The number of modes that were rolled back.
     pub rolled_back: u64,
-    /// Modes that could not be judged, or were interrupted.
+    /// The number of modes that could not be judged, or whose try was interrupted.
     pub not_judged: u64,
 }
 
@@ -360,11 +364,11 @@ pub struct SearchCounters {
 pub struct SettingCounters {
     /// Settings written.
     pub changes: u64,
-    /// Written settings that another program, or a reset, had changed before.
+    /// The number of settings that were written again because another program, or a reset, had changed them.
     pub repairs: u64,
-    /// Settings left alone because they had been repaired too often.
+    /// The number of settings that were left alone because they had been repaired too often.
     pub flapping: u64,
-    /// Settings restored because no request wants them any more.
+    /// The number of settings that were restored because no request wants them any more.
     pub released: u64,
 }
 
@@ -404,11 +408,11 @@ pub enum EventKind {
     Timer,
 }
 
-/// The upper bounds of the reaction-time buckets, in microseconds. A last bucket holds longer times.
+/// The upper bounds of the reaction-time buckets, in microseconds. One further bucket holds longer times.
 pub const REACTION_MICROS: [u64; 14] =
     [100, 200, 400, 700, 1_000, 1_500, 2_000, 3_000, 5_000, 10_000, 20_000, 50_000, 200_000, 1_000_000];
 
-/// The time from an event to the policy in force, for events that required a change.
+/// The times from events until the policy was in force again, for events that required a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Reaction {
     /// The number of reactions.
@@ -433,35 +437,35 @@ impl Reaction {
     }
 }
 
-/// The CPUs that may poll without traffic.
+/// The CPUs that poll even without traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Polling {
-    /// The number of CPUs that poll without traffic.
+    /// The number of CPUs that poll even without traffic.
     pub used: u32,
-    /// The sum of all budgets.
+    /// The sum of all budgets for polling CPUs.
     pub allowed: u32,
 }
 
 /// A request to the running daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ApiRequest {
-    /// Sets the policy of a target until it is unset. The request replaces an earlier one for the target,
-    /// outlives the daemon, and overrides the policy files.
+    /// Sets the policy of a target until the target is unset. The request replaces an earlier one for the
+    /// target, is kept when the daemon exits, and overrides the policy files.
     Set(Box<Intent>),
-    /// Withdraws a target's request: settings that no other request wants are restored.
+    /// Withdraws a target's request. Settings that no other request wants are restored.
     Unset(Target),
     /// Reads the policy files again, and manages all settings again that were left alone after a rollback or
-    /// after too many repairs.
+    /// too many repairs.
     Reload,
     /// Restores everything that the daemon has set, and manages nothing until the next [`ApiRequest::Reload`].
     RollBack,
-    /// Reports every held setting.
+    /// Returns every held setting.
     Settings,
-    /// Asks the daemon to change no settings while a session does.
+    /// Makes the daemon change no settings while a session changes some.
     HoldBack(HoldBack),
 }
 
-/// The result of a request.
+/// The daemon's answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
@@ -471,16 +475,17 @@ pub enum Answer {
         summary: String,
         /// Each changed setting, formatted as in `plan`.
         changes: Vec<String>,
-        /// The names of the transactions that the request caused.
+        /// The names of the transactions that the request led to.
         transactions: Vec<String>,
-        /// Notes for the operator, a sentence each.
+        /// Notes for the operator, each of them a sentence.
         notes: Vec<String>,
-        /// Whether some settings are not in force yet: the request is stored, and is applied when possible.
+        /// Whether some settings are not in force yet. The request is then stored, and is applied when
+        /// possible.
         pending: bool,
     },
     /// The request was refused, and nothing was changed.
     Refused {
-        /// The exit code of a command with this result.
+        /// The exit code that a command returns for this result.
         exit: u8,
         /// The reason.
         why: String,
@@ -491,7 +496,7 @@ pub enum Answer {
     Settings(Vec<HeldSetting>),
 }
 
-/// A setting that the daemon holds.
+/// A setting that the daemon holds in force.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeldSetting {
@@ -503,25 +508,27 @@ pub struct HeldSetting {
     pub before: String,
     /// The value that the daemon set.
     pub value: String,
-    /// Why the daemon currently leaves the setting alone: `flapping`, `rolled back`; `None` if it does not.
+    /// Why the daemon currently leaves the setting alone: `flapping` or `rolled back`; `None` if it does not
+    /// leave it alone.
     pub left_alone: Option<String>,
 }
 
-/// The function that receives a request's answer. The daemon's thread calls it.
+/// The function that receives the answer to a request. The daemon's thread calls it.
 pub type AnswerCallback = Box<dyn FnOnce(Answer) + Send>;
 
 /// The daemon's status, and its queue of requests.
 #[derive(Clone)]
 pub struct Shared(Arc<State>);
 
-/// The shared state. A thread that holds one of its locks neither waits for anything nor takes another lock.
+/// The shared state. A thread that holds one of these locks must neither wait for anything nor acquire
+/// another lock.
 struct State {
     status: Mutex<Status>,
     services: Mutex<Vec<Measured>>,
     requests: Mutex<VecDeque<(ApiRequest, AnswerCallback)>>,
-    /// Rung when there is a request.
+    /// Wakes the daemon's loop; rung when there is a request.
     requested: Bell,
-    /// Rung when the status has changed or a request was answered.
+    /// Wakes the API's loop; rung when the status has changed or a request was answered.
     changed: Bell,
     /// Whether the API's thread has ended.
     api_ended: AtomicBool,
@@ -552,23 +559,24 @@ impl Shared {
         })))
     }
 
-    /// The daemon's status. Drop the guard soon: the daemon needs the lock to update the status.
+    /// Returns the daemon's status. Drop the guard soon: the daemon needs the lock to update the status.
     pub fn status(&self) -> MutexGuard<'_, Status> {
         lock(&self.0.status)
     }
 
-    /// The counts of each measured service. Drop the guard soon, as with [`Shared::status`].
+    /// Returns the measurements of each service. Drop the guard soon, as with [`Shared::status`].
     pub fn services(&self) -> MutexGuard<'_, Vec<Measured>> {
         lock(&self.0.services)
     }
 
-    /// Publishes the counts of services. The daemon calls this.
+    /// Publishes the measurements of services. Called by the daemon.
     pub fn note_services(&self, services: Vec<Measured>) {
         *self.services() = services;
     }
 
     /// Submits a request. The daemon handles it in its next turn, after all events that are ready, and then
-    /// calls `reply` with the answer. If too many requests are queued, `reply` is called immediately.
+    /// calls `reply` with the answer. If too many requests are queued, `reply` is called immediately with a
+    /// refusal.
     pub fn submit(&self, request: ApiRequest, reply: AnswerCallback) {
         let mut requests = lock(&self.0.requests);
         if requests.len() < REQUESTS_MAX {
@@ -586,12 +594,12 @@ impl Shared {
         });
     }
 
-    /// Takes the next request. The daemon calls this.
+    /// Takes the next request. Called by the daemon.
     pub fn next_request(&self) -> Option<(ApiRequest, AnswerCallback)> {
         lock(&self.0.requests).pop_front()
     }
 
-    /// Changes the status, and increments the generation. The daemon calls this.
+    /// Changes the status, and increments the generation. Called by the daemon and by sessions.
     pub fn update(&self, change: impl FnOnce(&mut Status)) {
         let mut status = self.status();
         change(&mut status);
@@ -600,17 +608,18 @@ impl Shared {
         self.0.changed.ring();
     }
 
-    /// The bell for the daemon's loop: rung when there is a request.
+    /// Returns the bell of the daemon's loop, which is rung when there is a request.
     pub(crate) fn requested(&self) -> &Bell {
         &self.0.requested
     }
 
-    /// The bell for the API's loop: rung when the status has changed or a request was answered.
+    /// Returns the bell of the API's loop, which is rung when the status has changed or a request was
+    /// answered.
     pub(crate) fn changed(&self) -> &Bell {
         &self.0.changed
     }
 
-    /// Records that the API's thread has ended: clients can no longer reach the daemon.
+    /// Records that the API's thread has ended, so that clients can no longer reach the daemon.
     pub(crate) fn end_api(&self) {
         self.0.api_ended.store(true, Ordering::Release);
         self.0.requested.ring();

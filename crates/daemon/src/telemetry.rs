@@ -14,10 +14,10 @@ use crate::status::{
     Polling, Reaction, RequestStatus, Shared, VERDICTS_MAX,
 };
 
-/// The maximum number of findings at the same time.
+/// The maximum number of findings that exist at the same time.
 const FINDINGS_MAX: usize = 256;
 
-/// The maximum number of findings that are logged per window; the others are only counted.
+/// The maximum number of findings that are logged per window. Further findings are only counted.
 const LOGGED_MAX: u32 = 120;
 const FINDINGS_WINDOW: Duration = Duration::from_secs(60);
 
@@ -39,15 +39,15 @@ pub(crate) struct Telemetry<'a> {
     changes: ChangeLog,
 }
 
-/// The state when SIGHUP arrived. It is kept until the result is logged.
+/// The state when SIGHUP arrived, which is kept until the result of the reload is logged.
 struct Reload {
-    /// The requests of the policy files at that time.
+    /// The requests of the policy files when SIGHUP arrived.
     policy: Policy,
-    /// The number of changed settings at that time.
+    /// The number of settings that had been changed when SIGHUP arrived.
     changes: u64,
 }
 
-/// The parts of the status that other parts of the daemon provide.
+/// The parts of the status for which other parts of the daemon are responsible.
 pub(crate) struct StatusParts {
     /// The number of requests from clients.
     pub(crate) asked: usize,
@@ -57,9 +57,9 @@ pub(crate) struct StatusParts {
     pub(crate) requests: Vec<RequestStatus>,
     /// The number of held settings.
     pub(crate) settings: usize,
-    /// The CPUs that poll without traffic.
+    /// The number of CPUs that poll without traffic, and the maximum.
     pub(crate) polling: Polling,
-    /// The counts of services.
+    /// The measurements of services.
     pub(crate) services: Vec<Measured>,
 }
 
@@ -81,7 +81,7 @@ impl<'a> Telemetry<'a> {
         }
     }
 
-    /// The operator that messages go to.
+    /// Returns the operator to whom messages are sent.
     pub(crate) fn operator(&self) -> &'a dyn Operator {
         self.operator
     }
@@ -91,7 +91,7 @@ impl<'a> Telemetry<'a> {
         self.operator.say(sentence);
     }
 
-    /// Logs, at the verbose level, that an operation failed. The daemon continues.
+    /// If an operation failed, logs that at the verbose level. The daemon continues.
     pub(crate) fn detail_of(&self, what: &str, outcome: Result<(), Fault>) {
         if let Err(fault) = outcome {
             self.operator.detail(&format!("{what}: {}", fault.cause));
@@ -127,7 +127,7 @@ impl<'a> Telemetry<'a> {
         self.phase = phase;
     }
 
-    /// Sets the phase if the present one is `from`.
+    /// Sets the phase to `to` if the current phase is `from`.
     pub(crate) fn leave(&mut self, from: DaemonPhase, to: DaemonPhase) {
         if self.phase == from {
             self.phase = to;
@@ -154,7 +154,7 @@ impl<'a> Telemetry<'a> {
         count(&mut self.counters);
     }
 
-    /// Records the time from an event of this kind to the policy in force.
+    /// Records how long after an event of this kind the policy was in force again.
     pub(crate) fn reacted(&mut self, kind: EventKind, took: Duration) {
         self.reactions.entry(kind).or_default().note(took);
     }
@@ -167,7 +167,7 @@ impl<'a> Telemetry<'a> {
         Ok(())
     }
 
-    /// Logs how many settings got no line in the last minute.
+    /// Logs how many settings had no line in the last minute.
     pub(crate) fn summarize_set(&mut self) {
         for words in self.changes.summarize(Instant::now()) {
             self.operator.say(&words);
@@ -183,7 +183,8 @@ impl<'a> Telemetry<'a> {
         self.verdicts.truncate(VERDICTS_MAX);
     }
 
-    /// Records that the policy files were read, with the number of requesting sections or the mistakes.
+    /// Records that the policy files were read, with the number of sections that contain requests, or with
+    /// the mistakes.
     pub(crate) fn policy_read(&mut self, read: Result<usize, String>) {
         self.policy.reads += 1;
         match read {
@@ -201,8 +202,8 @@ impl<'a> Telemetry<'a> {
         self.reload.get_or_insert(Reload { policy, changes });
     }
 
-    /// If SIGHUP has arrived, logs the result: `policy` has the current requests of the files, and `in_force`
-    /// says whether they are in force.
+    /// If SIGHUP has arrived, logs the result. `policy` contains the current requests of the files, and
+    /// `in_force` tells whether they are in force.
     pub(crate) fn reloaded(&mut self, policy: &Policy, in_force: bool) {
         let Some(before) = self.reload.take() else { return };
         let sections = count(self.policy.sections, "section");
@@ -237,8 +238,8 @@ impl<'a> Telemetry<'a> {
         self.findings.insert(key, finding);
     }
 
-    /// Whether another finding may be logged now. Objects that a process keeps recreating cause new findings
-    /// each time.
+    /// Whether another finding may be logged now. The limit is needed because a process can recreate objects
+    /// again and again, each of which causes a new finding.
     fn may_log(&mut self, now: Instant) -> bool {
         let (begun, logged) = &mut self.logged;
         if now.duration_since(*begun) > FINDINGS_WINDOW {
@@ -252,8 +253,8 @@ impl<'a> Telemetry<'a> {
         *logged <= LOGGED_MAX
     }
 
-    /// Updates a finding that may differ from the earlier one only in its figures: it is logged once until it
-    /// is resolved.
+    /// Updates a finding. If only its figures differ from those of the earlier one, it is not logged again
+    /// until it has been resolved.
     pub(crate) fn renew(&mut self, finding: Finding) {
         match self.findings.get_mut(&(finding.rule.clone(), finding.object.clone())) {
             Some(known) if known.summary == finding.summary => *known = finding,
@@ -261,22 +262,22 @@ impl<'a> Telemetry<'a> {
         }
     }
 
-    /// Resolves the findings of a rule, except those for these objects.
+    /// Resolves the findings of a rule, except those for the objects in `but`.
     pub(crate) fn mended(&mut self, rule: &str, but: &BTreeSet<String>) {
         self.findings.retain(|(found, object), _| found != rule || but.contains(object));
     }
 
-    /// Resolves the findings of a rule for matching objects.
+    /// Resolves the findings of a rule for the objects for which `is_meant` is true.
     pub(crate) fn mended_where(&mut self, rule: &str, is_meant: impl Fn(&str) -> bool) {
         self.findings.retain(|(found, object), _| found != rule || !is_meant(object));
     }
 
-    /// The finding of a rule for an object.
+    /// Returns the finding of a rule for an object.
     pub(crate) fn finding(&self, rule: &str, object: &str) -> Option<&Finding> {
         self.findings.get(&(rule.to_owned(), object.to_owned()))
     }
 
-    /// The first finding of a rule for a matching object.
+    /// Returns the first finding of a rule for an object for which `is_meant` is true.
     pub(crate) fn first_finding(&self, rule: &str, is_meant: impl Fn(&str) -> bool) -> Option<&Finding> {
         let found = self.findings.iter().find(|((of, object), _)| of == rule && is_meant(object));
         found.map(|(_, finding)| finding)
@@ -294,7 +295,8 @@ impl<'a> Telemetry<'a> {
             status.requests = requests;
             status.settings = u64::try_from(settings).unwrap_or(u64::MAX);
             status.findings = self.findings.values().cloned().collect();
-            // The requests' queue counts the requests that it drops in the status itself.
+            // Keep the larger count: the queue of requests counts the requests that it drops in the status
+            // itself.
             let evictions = status.counters.evictions.max(self.counters.evictions);
             status.counters.clone_from(&self.counters);
             status.counters.evictions = evictions;

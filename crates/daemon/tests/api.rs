@@ -1,4 +1,4 @@
-//! Tests the daemon's sockets with correct, broken, slow and many clients.
+//! Tests the daemon's sockets with well-behaved, broken, slow and many clients.
 
 mod desk;
 
@@ -15,7 +15,7 @@ use desk::{Desk, Talk};
 use model::{Finding, Severity};
 use serde_json::{Value, json};
 
-/// The sockets with a trusted client: root, or another user through the group.
+/// Opens the sockets with this process as a trusted client: as root, or through the trusted group.
 fn desk() -> Desk {
     Desk::new(Some(rustix::process::getegid().as_raw()))
 }
@@ -96,7 +96,7 @@ fn the_status_is_answered_while_the_daemon_is_at_work() {
     };
     let (socket, metrics) = (options.socket.clone(), options.metrics_socket.clone().expect("a path"));
     let serving = Serving::begin(&shared, options).expect("sockets");
-    // This thread acts as the daemon. It has not handled any request yet.
+    // This thread plays the daemon, and has not handled any request yet.
     let (mut asking, mut other) = (Talk::to(&socket), Talk::to(&socket));
     asking.say(r#"{"method":"io.netpolicy.Reload"}"#);
     let said = other.ask(r#"{"method":"io.netpolicy.Status"}"#);
@@ -126,7 +126,7 @@ fn calls_that_come_together_are_answered_in_turn_and_oneway_ones_not_at_all() {
     let oneway = r#"{"method":"io.netpolicy.Reload","oneway":true}"#;
     let info = r#"{"method":"io.netpolicy.Settings"}"#;
     talk.stream.write_all(format!("{plan}\0{oneway}\0{info}\0").as_bytes()).expect("said");
-    // The client sends nothing more, but still receives its answers.
+    // The client sends nothing more, but must still receive its answers.
     talk.stream.shutdown(Shutdown::Write).expect("shut");
     assert_eq!(talk.receive().expect("an answer")["parameters"]["said"], "Plan");
     assert_eq!(talk.receive().expect("an answer")["parameters"]["settings"][0]["knob"], "defer-hard-irqs");
@@ -198,7 +198,7 @@ fn what_is_no_varlink_ends_the_connection_and_nothing_else() {
         bad.say(bytes);
         assert_eq!(bad.receive(), None, "{bytes:?}");
     }
-    // A message that is too long and never ends.
+    // A message that is too long and has no end.
     let mut long = desk.connect();
     let _ = long.stream.write_all(&vec![b'x'; 80 * 1024]);
     assert_eq!(long.receive(), None);
@@ -215,7 +215,7 @@ fn a_client_that_does_not_end_a_message_or_take_answers_is_dropped_in_time() {
     let mut deaf = desk.connect();
     deaf.stream.set_nonblocking(true).expect("no waiting");
     let call = b"{\"method\":\"org.varlink.service.GetInterfaceDescription\",\"parameters\":{\"interface\":\"io.netpolicy\"}}\0";
-    // The client sends for as long as it can, and never reads an answer.
+    // The client sends for as long as it can, but never reads an answer.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(2) && deaf.stream.write(call).is_ok() {}
     assert!(
@@ -237,7 +237,7 @@ fn there_is_room_for_so_many_and_a_place_that_was_left_is_free() {
     let desk = desk();
     let mut talks: Vec<Talk> = (0..CLIENTS_MAX + 20).map(|_| desk.connect()).collect();
     let alive = |talk: &mut Talk| {
-        // A rejected client may be unable to send, but it still receives the reason.
+        // A rejected client may be unable to send, but it still receives the reason for the rejection.
         talk.stream.write_all(b"{\"method\":\"io.netpolicy.Status\"}\0").is_ok() && {
             talk.receive().is_some_and(|said| said["error"].is_null())
         }
@@ -336,7 +336,7 @@ fn a_session_streams_what_its_command_prints_and_ends_with_its_exit_code() {
         (&last["parameters"]["exit"], &last["parameters"]["transactions"]),
         (&json!(0), &json!(["kept"]))
     );
-    // Without `more`, one reply has all records, and the connection serves the next call.
+    // Without `more`, a single reply contains all records, and the connection then handles the next call.
     let all = talk.ask(&session("Watch", "short", false));
     assert_eq!(all["parameters"]["session"], 2);
     assert_eq!((&all["parameters"]["notes"], &all["parameters"]["exit"]), (&json!(["a note"]), &json!(0)));
@@ -364,7 +364,7 @@ fn a_session_that_fails_is_refused_with_the_words_of_its_command() {
     assert!(failed["parameters"]["why"].as_str().expect("why").contains("signal 9"), "{failed}");
 }
 
-/// Begins a session. Returns its number, or null if it was refused.
+/// Begins a session. Returns the session's number, or null if the session was refused.
 fn begin(talk: &mut Talk, method: &str, service: &str) -> Value {
     talk.say(&session(method, service, true));
     talk.receive().expect("the number")["parameters"]["session"].clone()
@@ -375,7 +375,7 @@ fn one_session_changes_settings_and_a_user_has_so_many() {
     let desk = desk();
     let mut first = desk.connect();
     let number = begin(&mut first, "Tune", "long");
-    // `Tune` is refused without a goal.
+    // `Tune` without a goal is refused.
     assert_eq!(number, Value::Null);
     let number = begin(&mut first, "Compare", "long");
     let refused = desk.connect().ask(&session("Compare", "long", false));
@@ -391,7 +391,7 @@ fn one_session_changes_settings_and_a_user_has_so_many() {
     }
     let busy = desk.connect().ask(&session("Watch", "long", false));
     assert_eq!(busy["error"], "io.netpolicy.Busy", "{busy}");
-    // `Cancel` ends the first session. The session's command restores the host before its last reply.
+    // `Cancel` ends the first session, whose command restores the host before the last reply.
     let cancel = json!({ "method": "io.netpolicy.Cancel", "parameters": { "session": number } }).to_string();
     assert_eq!(desk.connect().ask(&cancel)["parameters"], json!({}));
     let replies: Vec<Value> =
@@ -402,7 +402,7 @@ fn one_session_changes_settings_and_a_user_has_so_many() {
     assert!(begin(&mut first, "Compare", "long").is_u64(), "there is room again");
 }
 
-/// Ends the hostile clients when it is dropped, which a failed assertion does, too.
+/// Stops the hostile clients on drop, and thus also after a failed assertion.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -411,7 +411,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Sends nonsense until the end.
+/// Sends nonsense until it is told to stop.
 fn harass(desk: &Desk, how: usize, until: &AtomicBool) {
     let mut turn = 0_u64;
     while !until.load(Ordering::Relaxed) {
@@ -420,15 +420,15 @@ fn harass(desk: &Desk, how: usize, until: &AtomicBool) {
         stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
         stream.set_write_timeout(Some(Duration::from_secs(5))).expect("a timeout");
         let said = match how {
-            // Leaves at once, in the middle of a message, or in the middle of a session.
+            // The client disconnects at once, in the middle of a message, or in the middle of a session.
             0 => String::new(),
             1 => session("Compare", "long", true)[..20].to_owned(),
             2 => session("Watch", "flood", true) + "\0",
-            // More bytes, or deeper JSON, than a message may have.
+            // The client sends more bytes or deeper JSON than a message may have.
             3 => "x".repeat(70_000),
             4 => "[".repeat(60_000) + "\0",
             5 => format!("{{\"method\":\"io.netpolicy.{}\"}}\0", "\\n\\u0000".repeat(4_000)),
-            // Cancels what belongs to others, and what does not exist.
+            // The client cancels sessions that belong to others or do not exist.
             _ => {
                 let cancel =
                     |id: u64| json!({ "method": "io.netpolicy.Cancel", "parameters": { "session": id } });

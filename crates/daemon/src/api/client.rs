@@ -12,11 +12,11 @@ use session::{Exit, Fault};
 use super::wire::{VarlinkCall, VarlinkReply, encode};
 use crate::socket_file;
 
-/// How long a command waits for a reply for which the daemon need not observe the host. A turn of the daemon
-/// may take seconds on a large host.
+/// How long a command waits for an answer for which the daemon need not observe the host. On a large host,
+/// one turn of the daemon's loop may take seconds.
 const GREETING_MAX: Duration = Duration::from_secs(10);
 
-/// How long a command waits for a reply for which the daemon commits, or observes the host.
+/// How long a command waits for an answer for which the daemon commits changes or observes the host.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The maximum size of an answer.
@@ -26,7 +26,7 @@ const REPLY_BYTES_MAX: usize = 16 << 20;
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
-    /// The daemon's address and process, for error messages.
+    /// The daemon's address and pid, for error messages.
     who: String,
     rest: Vec<u8>,
 }
@@ -37,10 +37,10 @@ pub enum CallError {
     /// The connection was lost.
     #[error("{0} ended the connection: {1}")]
     Broken(String, io::Error),
-    /// No reply arrived in time.
+    /// No answer arrived in time.
     #[error("{0} has not answered within {1} s")]
     Silent(String, u64),
-    /// The bytes are not a valid reply.
+    /// The received bytes are not a valid answer.
     #[error("the daemon's answer is malformed: {0}")]
     Malformed(String),
     /// The daemon refused the call.
@@ -49,7 +49,7 @@ pub enum CallError {
 }
 
 impl Client {
-    /// Connects to the daemon; `None` if none is running.
+    /// Connects to the daemon. Returns `None` if no daemon is running.
     ///
     /// # Errors
     /// If there is a socket but connecting to it fails.
@@ -94,8 +94,8 @@ impl Client {
         let method = format!("{}.{method}", super::method::INTERFACE);
         let call = VarlinkCall { method, parameters, oneway: false, more: false, upgrade: false };
         match self.stream.write_all(&encode(&call)) {
-            // EPIPE: the daemon sends the reason for rejecting a client before it closes the connection. Read
-            // that reason next.
+            // On EPIPE, continue: the daemon sends the reason for rejecting a client before it closes the
+            // connection, and the reason is read next.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             said => said.map_err(|error| self.broken(error, GREETING_MAX)),
         }
@@ -135,7 +135,7 @@ impl Client {
     }
 }
 
-/// Formats an error reply; uses the daemon's own text if there is one.
+/// Formats an error reply. Uses the daemon's own text if the reply has one.
 fn said(reply: &VarlinkReply) -> String {
     let error = reply.error.as_deref().unwrap_or_default();
     match (reply.parameters.get("why").and_then(Value::as_str), error.rsplit('.').next()) {

@@ -1,4 +1,4 @@
-//! Connection limits, counters, and log lines.
+//! The connection limits, counters, and log lines of the API.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,12 +13,14 @@ use super::log_budget::{LogBudget, Whose};
 /// The maximum number of connections.
 pub const CLIENTS_MAX: usize = 64;
 
-/// The maximum number of connections per user other than root. All users in other user namespaces count as one.
+/// The maximum number of connections per user other than root. All users of other user namespaces count as
+/// one user.
 pub const CLIENTS_PER_USER_MAX: usize = 8;
-/// The maximum number of connections of all users without permissions. The rest is reserved for root and the
-/// members of the `--api-group`.
+/// The maximum total number of connections of users without permissions. The remaining ones are reserved for
+/// root and the members of the `--api-group`.
 pub const CLIENTS_OF_OTHERS_MAX: usize = 48;
-/// The maximum number of connections of all users other than root. The rest is reserved for root.
+/// The maximum total number of connections of users other than root. The remaining ones are reserved for
+/// root.
 const CLIENTS_BUT_ROOT_MAX: usize = 56;
 
 /// Counts of connections and calls since the daemon started.
@@ -26,9 +28,9 @@ const CLIENTS_BUT_ROOT_MAX: usize = 56;
 pub struct Tally {
     /// Accepted connections.
     pub accepted: u64,
-    /// Connections that were rejected at the limit.
+    /// Connections that were rejected because a limit was reached.
     pub rejected: u64,
-    /// Calls that got a reply, including refusals.
+    /// Calls that were answered, including refused ones.
     pub calls: u64,
     /// Denied calls.
     pub denied: u64,
@@ -36,14 +38,14 @@ pub struct Tally {
     pub dropped: u64,
 }
 
-/// The user of a connection, and whether this user may change everything.
+/// The user of a connection, and whether this user may see and change everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entrant {
     pub(super) owner: ProcessOwner,
     pub(super) is_trusted: bool,
 }
 
-/// Connections, their counters, and their log lines.
+/// The open connections, their counters, and the log.
 pub struct ConnectionStats {
     tally: Cell<Tally>,
     clients: RefCell<BTreeMap<Entrant, usize>>,
@@ -76,7 +78,7 @@ impl ConnectionStats {
         self.tally.set(tally);
     }
 
-    /// Logs a line, unless the log budget of this user, or of all unprivileged users, is used up.
+    /// Logs a line, unless the log budget of this user or that of all unprivileged users is used up.
     pub(super) fn log(&self, whose: Whose, line: &str) {
         let mut budget = self.budget.borrow_mut();
         for summary in budget.summarize(Instant::now()) {
@@ -87,7 +89,7 @@ impl ConnectionStats {
         }
     }
 
-    /// Reserves a place for a connection of a user, if there is room.
+    /// Counts a new connection of a user, if the limits allow it.
     pub(super) fn enter(self: &Rc<Self>, client: Entrant, whose: Whose) -> Option<Place> {
         let mut clients = self.clients.borrow_mut();
         let all: usize = clients.values().sum();
@@ -121,7 +123,7 @@ impl ConnectionStats {
     }
 }
 
-/// A connection's place in the limits. Dropping it frees the place.
+/// A counted connection. Dropping this value makes room for another connection.
 #[derive(Debug)]
 pub(super) struct Place {
     stats: Rc<ConnectionStats>,

@@ -1,5 +1,5 @@
-//! Queries for which the host must be observed. A separate thread answers each, so that other clients need
-//! not wait.
+//! Queries for which the host must be observed. Each is answered by a separate thread, so that other clients
+//! need not wait.
 
 use std::cell::Cell;
 use std::fmt;
@@ -14,16 +14,16 @@ use serde_json::{Map, Value};
 use super::method::{Question, VarlinkError};
 use crate::{Interest, Ready, Registrar, Source, Stay};
 
-/// The maximum number of concurrent queries; further ones are refused.
+/// The maximum number of concurrent queries. Further queries are refused.
 pub const JOBS_MAX: usize = 2;
 
-/// Answers a query, however long that takes, and returns the parameters of the reply.
+/// A function that answers a query, however long that takes, and returns the parameters of the reply.
 pub type QueryHandler = Arc<dyn Fn(&Question) -> Result<Map<String, Value>, VarlinkError> + Send + Sync>;
 
 /// The answer to a query.
 pub(super) type Found = Result<Map<String, Value>, VarlinkError>;
 
-/// A thread that works on a query. It holds the other end of the pipe until it is done.
+/// A query that a thread is answering. The thread holds the other end of the pipe until it is done.
 struct Job {
     done: PipeReader,
     answer: Receiver<Found>,
@@ -37,7 +37,7 @@ impl fmt::Debug for Job {
     }
 }
 
-/// Starts to answer a query; `reply` is called with the answer in a later turn.
+/// Starts to answer a query. `reply` is called with the answer in a later turn of the event loop.
 ///
 /// # Errors
 /// If too many queries are in progress, or no thread can be created.
@@ -55,7 +55,7 @@ pub(super) fn start(
     let (sender, answer) = sync_channel(1);
     let answer_query = Arc::clone(answer_query);
     let work = move || {
-        // If the query panics, this still closes the pipe: there is then no answer.
+        // Even if the query panics, this closes the pipe; there is then no answer.
         let _at_work = at_work;
         let _ = sender.send(answer_query(&question));
     };

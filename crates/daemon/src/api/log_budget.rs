@@ -4,28 +4,29 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Length of a budget window.
+/// The length of a budget window.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The maximum number of lines per unprivileged user and window.
+/// The maximum number of lines per unprivileged user in a window.
 const USER_LINES_MAX: u32 = 10;
 
-/// The maximum number of lines of all unprivileged users per window. One user can have many uids, from
-/// `/etc/subuid`.
+/// The maximum number of lines in a window about all unprivileged users together. One user can have many
+/// uids, from `/etc/subuid`.
 const ALL_USERS_LINES_MAX: u32 = 60;
 
-/// The maximum number of lines per trusted user and window: root, and members of the `--api-group`. Each may
-/// request 100 changes per second; the journal also records who requested each change.
+/// The maximum number of lines per trusted user in a window. Trusted users are root and the members of the
+/// `--api-group`. Each may request 100 changes per second; the journal also records who requested each
+/// change.
 const TRUSTED_LINES_MAX: u32 = 1200;
 
-/// The budget that a line uses.
+/// The budget to which a line is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whose {
-    /// Lines about the daemon's own work.
+    /// The budget for lines about the daemon's own work.
     Daemon,
-    /// Lines about a user who may change everything.
+    /// The budget for lines about a user who may change everything, by uid.
     Trusted(u32),
-    /// Lines about any other user.
+    /// The budget for lines about any other user, by uid.
     User(u32),
 }
 
@@ -38,14 +39,14 @@ impl Whose {
     }
 }
 
-/// The lines of the present window.
+/// The numbers of lines in the current window.
 #[derive(Debug)]
 pub(super) struct LogBudget {
     begun: Instant,
     lines: BTreeMap<Whose, u32>,
-    /// The number of logged lines of unprivileged users.
+    /// The number of lines about unprivileged users that were logged.
     of_users: u32,
-    /// The number of omitted lines of users that are not in `lines`.
+    /// The number of omitted lines about users who are not in `lines`.
     unnamed: u32,
 }
 
@@ -68,7 +69,8 @@ impl LogBudget {
         admitted
     }
 
-    /// Begins a new window if the last one is over. Reports the number of omitted lines of each user.
+    /// Begins a new window if the last one is over. Returns a line for each user that states how many lines
+    /// were omitted.
     pub(super) fn summarize(&mut self, now: Instant) -> Vec<String> {
         if now.duration_since(self.begun) <= WINDOW {
             return Vec::new();

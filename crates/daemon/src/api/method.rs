@@ -9,22 +9,22 @@ use serde_json::{Map, Value};
 use super::wire::VarlinkCall;
 use crate::sessions::{CompareParams, SessionCall, TryParams, TuneParams, WatchParams};
 
-/// The interface of the daemon.
+/// The name of the daemon's Varlink interface.
 pub const INTERFACE: &str = "io.netpolicy";
 /// The interface's description.
 pub const DESCRIPTION: &str = include_str!("io.netpolicy.varlink");
-/// The interface that every Varlink service has.
+/// The name of the interface that every Varlink service has.
 pub const SERVICE: &str = "org.varlink.service";
-/// The description of [`SERVICE`].
+/// The Varlink description of the interface [`SERVICE`].
 pub const SERVICE_DESCRIPTION: &str = include_str!("org.varlink.service.varlink");
 
-/// The maximum length of a service name in a `Set`, in bytes.
+/// The maximum length of a service name in a call of `Set`, in bytes.
 const SERVICE_NAME_BYTES_MAX: usize = 256;
 
-/// The maximum number of device settings in a `Set`.
+/// The maximum number of device settings in a call of `Set`.
 const SETTINGS_MAX: usize = 64;
 
-/// A call with valid parameters.
+/// A call whose parameters are valid.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Method {
     /// `org.varlink.service.GetInfo`.
@@ -35,7 +35,7 @@ pub enum Method {
     Status,
     /// Report the findings.
     Findings,
-    /// Report every held setting.
+    /// Return every held setting.
     Settings,
     /// Set the policy of a target.
     Set(Box<Intent>),
@@ -45,7 +45,7 @@ pub enum Method {
     Rollback,
     /// Read the policy files again.
     Reload,
-    /// Answer a query for which the host must be observed.
+    /// Answer a query that requires the host to be observed.
     Ask(Question),
     /// Begin a session.
     Begin(Box<SessionCall>),
@@ -53,23 +53,23 @@ pub enum Method {
     Cancel(u64),
 }
 
-/// A call that a separate thread answers, because it takes time.
+/// A query that a separate thread answers, because the answer takes time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Report the changes that the policy files would make.
+    /// Return the changes that the policy files would make.
     Plan,
-    /// Report why settings have their values: the settings of this object, or all settings.
+    /// Return why settings have their values, for the settings of this object or for all settings.
     Explain(Option<String>),
-    /// Report whether the applied settings are in force.
+    /// Return whether the applied settings are in force.
     Verify,
-    /// Keep a trial: this transaction, or the newest trial.
+    /// Confirm this transaction, or the newest trial.
     Confirm(Option<TransactionName>),
     /// Roll this transaction back.
     RollBack(TransactionName),
 }
 
 impl Question {
-    /// Whether the answer changes the journal or the host.
+    /// Whether answering the query changes the journal or the host.
     pub const fn changes(&self) -> bool {
         matches!(self, Self::Confirm(_) | Self::RollBack(_))
     }
@@ -78,14 +78,14 @@ impl Question {
 /// Why a call is refused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VarlinkError {
-    /// Interface and name of the error.
+    /// The error's name, with its interface.
     pub error: String,
     /// The parameters of the error.
     pub parameters: Map<String, Value>,
 }
 
 impl VarlinkError {
-    /// Creates one of Varlink's own errors, with an optional parameter.
+    /// Creates an error that Varlink itself defines, with an optional parameter.
     pub fn service(name: &str, about: Option<(&str, &str)>) -> Self {
         let parameters = about.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
         Self { error: format!("{SERVICE}.{name}"), parameters }
@@ -101,21 +101,21 @@ impl VarlinkError {
         Self { error: format!("{INTERFACE}.Refused"), parameters: parameters.into_iter().collect() }
     }
 
-    /// Creates the error for too many requests in progress.
+    /// Creates the error for a call that is refused because too many are in progress.
     pub fn busy(why: impl Into<String>) -> Self {
         let why = ("why".to_owned(), Value::String(why.into()));
         Self { error: format!("{INTERFACE}.Busy"), parameters: [why].into_iter().collect() }
     }
 }
 
-/// A target, as given in a call.
+/// A call's parameters that select a target.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetParams {
     /// A network device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// A service whose processes meet the criteria in `match`.
+    /// A service: the processes that meet the criteria in `match`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     /// A process.
@@ -126,11 +126,11 @@ pub struct TargetParams {
     pub matching: Option<MatchParams>,
 }
 
-/// The criteria for a service's processes, as given in a call.
+/// A call's parameters with the criteria for a service's processes.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MatchParams {
-    /// See [`Match::unit`]. Patterns in this and the next four fields are separated by commas.
+    /// See [`Match::unit`]. In this field and the next four, patterns are separated by commas.
     pub unit: Option<String>,
     /// See [`Match::cgroup`].
     pub cgroup: Option<String>,
@@ -146,27 +146,27 @@ pub struct MatchParams {
     pub uid: Option<u32>,
 }
 
-/// The parameters of `Set`.
+/// The parameters of a call of `Set`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetParams {
     /// The device, service or process to configure.
     pub target: TargetParams,
-    /// A policy or a delivery mode.
+    /// The name of a policy or of a delivery mode.
     pub request: String,
-    /// Further settings of a device.
+    /// Additional settings of a device.
     #[serde(default)]
     pub settings: Option<Vec<String>>,
-    /// The CPUs for interrupts and threads.
+    /// The CPUs on which interrupts and threads may run.
     #[serde(default)]
     pub cpus: Option<String>,
     /// The maximum number of CPUs that may poll without traffic.
     #[serde(default)]
     pub polling_cpus: Option<u32>,
-    /// Maximum real-time priority of kernel threads.
+    /// The maximum real-time priority of kernel threads.
     #[serde(default)]
     pub rt_priority: Option<u32>,
-    /// The CPUs of kernel threads.
+    /// The CPUs on which kernel threads may run.
     #[serde(default)]
     pub kthread_cpus: Option<String>,
     /// The scheduling class of kernel threads.
@@ -184,7 +184,7 @@ impl TargetParams {
     /// Converts the parameters to a target.
     ///
     /// # Errors
-    /// A sentence, if they name no target or more than one.
+    /// A sentence, if the parameters name no target or more than one.
     pub fn target(self) -> Result<Target, String> {
         let matching = self.matching.is_some();
         match (self.device, self.service, self.task) {
@@ -222,11 +222,11 @@ impl TargetParams {
     /// Converts a target to parameters.
     pub fn of(target: &Target) -> Self {
         match target {
-            // Clients cannot request devices by properties; only policy files can.
+            // A client cannot request devices by their properties; only a policy file can.
             Target::Device(name) | Target::Devices(name, _) => {
                 Self { device: Some(name.clone()), ..Self::default() }
             }
-            // The interface cannot name single epolls of a process.
+            // The interface cannot name single epolls of a process, so the whole process is named.
             Target::Task(pid) | Target::Epolls(pid, _) => Self { task: Some(pid.0), ..Self::default() },
             Target::Service(name, matching) => {
                 let Match { unit, cgroup, exe, pod, container, port, uid } = matching;
@@ -361,8 +361,8 @@ impl Method {
     }
 }
 
-/// Whether any user may call a method of this name, because its reply depends on the user. True for unknown
-/// methods, so that the reply is "unknown method" instead of a refusal.
+/// Whether any user may call a method with this name; such a method's reply depends on the user. True for
+/// unknown methods, so that the reply is "unknown method" instead of a refusal.
 pub fn is_for_everybody(method: &str) -> bool {
     match method.rsplit_once('.') {
         Some((INTERFACE, name)) if name.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
@@ -376,7 +376,7 @@ fn begin(call: Result<SessionCall, VarlinkError>) -> Result<Method, VarlinkError
     Ok(Method::Begin(Box::new(call?)))
 }
 
-/// The transaction that a call names.
+/// Returns the transaction that a call names, if any.
 fn transaction(parameters: &Map<String, Value>) -> Result<Option<TransactionName>, VarlinkError> {
     if parameters.get("transaction").is_none_or(Value::is_null) {
         return Ok(None);
@@ -393,7 +393,7 @@ fn text(parameters: &Map<String, Value>, name: &str) -> Result<String, VarlinkEr
     value.ok_or_else(|| VarlinkError::service("InvalidParameter", Some(("parameter", name))))
 }
 
-/// Parses all parameters. The error names the missing or invalid parameter.
+/// Parses all parameters of a call. The error names the missing or invalid parameter.
 fn read<T: for<'de> Deserialize<'de>>(
     parameters: &Map<String, Value>,
     needed: &[&str],

@@ -1,8 +1,8 @@
 //! Formats the daemon's state as OpenMetrics. Labels are targets of requests and kinds of events, never pids,
-//! so the number of requests bounds the number of series.
+//! so the number of requests limits the number of series.
 //!
-//! OpenMetrics 1.0: `# TYPE`, `# UNIT` and `# HELP` before the samples of a family, `_total` after a
-//! counter's name, base units, `# EOF` at the end.
+//! OpenMetrics 1.0: `# TYPE`, `# UNIT` and `# HELP` precede the samples of a family; the name of a counter's
+//! sample ends in `_total`; units are base units; `# EOF` ends the page.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -17,13 +17,13 @@ use crate::Status;
 use crate::sessions::SessionKind;
 use crate::status::{DaemonPhase, REACTION_MICROS, RequestStatus, SessionOutcome};
 
-/// The maximum number of requests with separate samples; the others are counted together.
+/// The maximum number of requests with separate samples. The remaining requests are counted together.
 const REQUESTS_SHOWN_MAX: usize = 256;
 
-/// Prefixes of targets that outlive processes.
+/// The prefixes of targets that do not depend on a process.
 const LASTING: [&str; 2] = ["device ", "service "];
 
-/// The rule of the finding for a missed goal, as in `docs/reference/findings.md`.
+/// The rule of the finding that a goal is missed, as in `docs/reference/findings.md`.
 const GOAL_MISSED: &str = "live-goal-missed";
 
 /// Renders the page.
@@ -96,8 +96,8 @@ impl Page {
         self.sample(&format!("{name}_total"), &[], value);
     }
 
-    /// Adds a line per request, except for requests for tasks and their epolls: their pids would create a new
-    /// series for each process.
+    /// Adds a sample per request, except for requests for tasks and their epolls, because their pids would
+    /// create a new series for each process.
     fn requests(&mut self, status: &Status) {
         let named = || {
             let lasting = status
@@ -220,8 +220,8 @@ impl Page {
         }
     }
 
-    /// The response times of each measured service. They are sampled: requests between samples are not
-    /// counted.
+    /// Adds the response times of each measured service. They are sampled: requests between two samples are
+    /// not counted.
     fn response_times(&mut self, status: &Status, services: &[Measured]) {
         let measured: Vec<(&str, &Totals)> = services
             .iter()
@@ -286,7 +286,7 @@ impl Page {
         self.response_gauges(status);
     }
 
-    /// The TCP counts of services.
+    /// Adds the TCP counts of services.
     fn network(&mut self, measured: &[(&str, &Totals)]) {
         let name = "netpolicy_live_segments";
         self.family(name, "counter", "", "Segments with data during samples, by direction.");
@@ -334,7 +334,7 @@ impl Page {
         }
     }
 
-    /// The standing proofs of policies.
+    /// Adds the standing proofs, which measure the effects of policies.
     fn proofs(&mut self, status: &Status) {
         let name = "netpolicy_proof_effect_ratio";
         let help = "The effect of the policy on a quantity according to its standing proof, as a share of the value without the policy; negative means less.";
@@ -387,7 +387,7 @@ impl Page {
         }
     }
 
-    /// The expected effects of policies on services without a policy.
+    /// Adds the expected effects of policies on services that have no policy.
     fn expected(&mut self, status: &Status) {
         let name = "netpolicy_expected_change_ratio";
         let help = "The expected effect of a policy on a service that has none, from recorded comparisons, as a share; negative means less.";
@@ -412,7 +412,7 @@ impl Page {
         }
     }
 
-    /// Gauges of the services' response times in the last minutes.
+    /// Adds gauges of the services' response times in the last few minutes.
     fn response_gauges(&mut self, status: &Status) {
         let requests = || status.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
         let name = "netpolicy_engaged_ratio";
@@ -503,16 +503,16 @@ impl Page {
     }
 }
 
-/// Returns one of TCP's counters.
+/// A function that returns one of TCP's counters.
 type Count = fn(&LiveCounts) -> u64;
 
-/// Returns the number of spans up to the edge of a bucket.
+/// A function that returns the number of response times up to a bucket's edge.
 type Within = fn(&Totals, Nanoseconds) -> u64;
 
-/// Returns the number of spans, and their sum.
+/// A function that returns the number of response times, and their sum.
 type All = fn(&Totals) -> (u64, Nanoseconds);
 
-/// The histograms of a service: name, help, and functions for the values.
+/// The histograms of a service: the name, the help text, and the functions that return the values.
 const HISTOGRAMS: [(&str, &str, Within, All); 4] = [
     (
         "netpolicy_live_response_seconds",
@@ -540,13 +540,13 @@ const HISTOGRAMS: [(&str, &str, Within, All); 4] = [
     ),
 ];
 
-/// The bucket edges of response times, from 4 µs to 1.6 s, two per doubling: a subset of the edges that the
-/// daemon counts.
+/// Returns the bucket edges of response times, from 4 µs to 1.6 s, two per doubling: a subset of the edges
+/// that the daemon counts.
 fn response_edges() -> impl Iterator<Item = Nanoseconds> {
     (12..=30).flat_map(|power| [Nanoseconds(1 << power), Nanoseconds(3 << (power - 1))])
 }
 
-/// Formats a span in seconds, to the nanosecond.
+/// Formats a time span in seconds with nine decimals.
 fn seconds(span: Nanoseconds) -> String {
     format!("{}.{:09}", span.0 / 1_000_000_000, span.0 % 1_000_000_000)
 }
@@ -555,7 +555,7 @@ fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-/// The JSON name of a kind of event or of a verdict.
+/// Returns the JSON name of a kind of event or of a verdict.
 fn word(kind: impl serde::Serialize) -> String {
     serde_json::to_value(kind).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }
@@ -614,7 +614,7 @@ mod test {
         status
     }
 
-    /// Two requests: one of 10 µs, one of 100 µs.
+    /// Returns a service that has answered two requests, in 10 µs and in 100 µs.
     fn services() -> Vec<Measured> {
         let mut window = LiveWindow { span: Nanoseconds::from_millis(20), ..LiveWindow::default() };
         let mut part = LivePart { requests: 2, ..LivePart::default() };

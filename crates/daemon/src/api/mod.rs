@@ -1,12 +1,12 @@
 //! The daemon's sockets: the API over Varlink, and metrics as OpenMetrics.
 //!
 //! Read in this order: `wire` (bytes), `method` (methods and parameters), `connection_stats` (limits),
-//! `connection` (one client), `job` (slow queries), `metrics` (the page), `client` (the other end). All
-//! sources are non-blocking and run in the event loop of one thread (`thread`), so clients get answers even
-//! while the daemon's own thread is busy.
+//! `connection` (one client), `job` (slow queries), `metrics` (the metrics page), `client` (the API's
+//! client). All sources are non-blocking and run in the event loop of one thread (`thread`), so clients get
+//! answers even while the daemon's own thread is busy.
 //!
 //! Permissions: the kernel identifies the client (`SO_PEERCRED`). Root, and the members of a group that the
-//! operator may name, may call every method. Any other user may read the status, and sees only the requests
+//! operator may name, may call every method. Any other user may read the status, but sees only the requests
 //! for its own processes. Refusals are answered, counted and logged; the log is rate-limited.
 
 mod client;
@@ -50,7 +50,7 @@ use crate::socket_file;
 pub use crate::socket_file::ListenError;
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 
-/// The maximum number of connections accepted in a turn.
+/// The maximum number of connections to accept in one turn of the event loop.
 const ACCEPTS_MAX: usize = 16;
 
 /// The sockets to serve, and the users that may use them.
@@ -67,9 +67,9 @@ pub struct ApiOptions {
     pub metrics_address: Option<SocketAddr>,
     /// Receives log lines.
     pub log: Box<dyn Fn(&str) + Send>,
-    /// Answers the queries for which the host must be observed.
+    /// The function that answers queries for which the host must be observed.
     pub answer_query: QueryHandler,
-    /// Runs the calls that measure services.
+    /// The sessions, which run the calls that measure services.
     pub sessions: Sessions,
 }
 
@@ -86,7 +86,7 @@ impl fmt::Debug for ApiOptions {
 /// and the next daemon replaces them.
 ///
 /// # Errors
-/// If another daemon is serving there, or the kernel refuses.
+/// If another daemon serves these sockets, or the kernel refuses to open them.
 pub fn open(shared: &Shared, options: ApiOptions) -> Result<Vec<Box<dyn Source>>, OpenError> {
     let ApiOptions {
         socket,
@@ -99,7 +99,7 @@ pub fn open(shared: &Shared, options: ApiOptions) -> Result<Vec<Box<dyn Source>>
         sessions,
     } = options;
     let stats = ConnectionStats::new(log);
-    // Any user may connect: the credentials decide which calls are answered.
+    // Any user may connect: the peer's credentials decide which calls are answered.
     let listener = listen(&socket, 0o666)?;
     let office = Rc::new(Office {
         shared: shared.clone(),
@@ -128,7 +128,7 @@ pub fn open(shared: &Shared, options: ApiOptions) -> Result<Vec<Box<dyn Source>>
     Ok(sources)
 }
 
-/// Creates a non-blocking listener at a path that has no listener.
+/// Creates a non-blocking listener at a path, unless another listener is there.
 fn listen(path: &Path, mode: u32) -> Result<UnixListener, OpenError> {
     let listener = socket_file::listen(path, mode)?;
     listener.set_nonblocking(true).map_err(refused(path.display()))?;
@@ -170,7 +170,7 @@ impl Source for Listener {
     }
 
     fn ready(&mut self, _ready: Ready, registrar: &mut Registrar) -> Stay {
-        // Stop if no client is waiting or no descriptor is left; the next turn continues.
+        // Stop if no client is waiting or no descriptors are left; the next turn continues.
         for _ in 0..ACCEPTS_MAX {
             if self.accept(registrar).is_err() {
                 break;

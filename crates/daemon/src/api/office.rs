@@ -1,4 +1,4 @@
-//! State that the API's sources share, and the reasons why a socket could not be opened.
+//! The state that all sources of the API share, and the reasons why a socket could not be opened.
 
 use std::cell::Cell;
 use std::fmt;
@@ -42,13 +42,13 @@ impl fmt::Debug for Office {
 /// Why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The path is not available for a socket.
+    /// No socket can be created at the path.
     #[error(transparent)]
     NoPlace(#[from] ListenError),
     /// The kernel refused.
     #[error("{path}: {error}")]
     Refused {
-        /// The path that could not be opened.
+        /// The path or address that could not be opened.
         path: String,
         /// The kernel's error.
         error: std::io::Error,

@@ -1,4 +1,4 @@
-//! Serves the metrics page over HTTP on a unix socket or a loopback address, and as a file.
+//! The metrics page, which is served over HTTP on a unix socket or a loopback address, and written to a file.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -20,23 +20,24 @@ use super::office::{OpenError, refused};
 use super::text_format::text_format;
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 
-/// The maximum size of a request.
+/// The maximum size of a request in bytes.
 const REQUEST_BYTES_MAX: usize = 8 * 1024;
 
 /// How long a client may take to send its request and read the page.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The maximum number of concurrent connections. A further one displaces the oldest: collectors send their
-/// request immediately and read quickly, so idle connections must not block them.
+/// The maximum number of concurrent connections. A new connection displaces the oldest one: collectors send
+/// their request immediately and read quickly, so idle connections must not keep them out.
 const READERS_MAX: usize = 8;
 
-/// The maximum number of connections accepted in a turn of the loop.
+/// The maximum number of connections to accept in one turn of the event loop.
 const ACCEPTS_MAX: usize = 64;
 
-/// The file's mode: the collector runs as another user, and the unit's umask would hide the file from it.
+/// The file's mode. It is set explicitly because the collector runs as another user, for whom the unit's
+/// umask would make the file unreadable.
 const FILE_MODE: u32 = 0o644;
 
-/// Minimum interval between writes of the file.
+/// The minimum interval between two writes of the file.
 const FILE_EVERY: Duration = Duration::from_secs(15);
 
 /// A stream that can be read, written and polled.
@@ -65,12 +66,12 @@ impl Socket {
     }
 }
 
-/// A listener that serves the page.
+/// A listener that serves the metrics page.
 pub(super) struct Pages {
     socket: Socket,
     shared: Shared,
     stats: Rc<ConnectionStats>,
-    /// For each connection, oldest first: set to make the connection close.
+    /// A flag per connection, oldest first; setting it makes the connection close.
     readers: VecDeque<Weak<Cell<bool>>>,
 }
 
@@ -100,7 +101,8 @@ impl Pages {
 }
 
 impl Pages {
-    /// Reserves a place for a connection. Closes the oldest connection if there is no free place.
+    /// Makes room for a connection, by closing the oldest one if necessary. Returns the new connection's
+    /// flag.
     fn place(&mut self) -> Rc<Cell<bool>> {
         self.readers.retain(|reader| reader.strong_count() > 0);
         while self.readers.len() >= READERS_MAX
@@ -141,7 +143,7 @@ impl Source for Pages {
                 stats: Rc::clone(&self.stats),
                 must_leave: Rc::default(),
             };
-            // A collector has usually sent its request already: answer it before further connections can
+            // A collector has usually sent its request already: answer it now, before further connections can
             // displace it.
             if reader.go_on().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
                 reader.must_leave = self.place();
@@ -152,7 +154,7 @@ impl Source for Pages {
     }
 }
 
-/// A connection that reads the page.
+/// A connection that reads the metrics page.
 struct Reader {
     stream: Box<dyn Stream>,
     request: Vec<u8>,
@@ -161,13 +163,13 @@ struct Reader {
     until: Instant,
     shared: Shared,
     stats: Rc<ConnectionStats>,
-    /// Whether another connection needs this one's place.
+    /// Whether this connection must close to make room for another one.
     must_leave: Rc<Cell<bool>>,
 }
 
 impl Reader {
-    /// Reads the request and writes the answer as far as the socket allows. Returns true when the connection
-    /// is done.
+    /// Reads the request and writes the answer, as far as the socket allows without blocking. Returns true
+    /// when the connection is done.
     fn go_on(&mut self) -> io::Result<bool> {
         while self.answer.is_none() {
             let mut part = [0; 2048];
@@ -222,7 +224,7 @@ impl Source for Reader {
     }
 
     fn ready(&mut self, ready: Ready, _registrar: &mut Registrar) -> Stay {
-        // Send the rest of the answer as fast as the client reads it.
+        // Stay, to send the rest of the answer as fast as the client reads it.
         let late = ready.late || self.must_leave.get();
         match self.go_on() {
             Ok(true) => Stay::Leave,
@@ -236,7 +238,7 @@ impl Source for Reader {
     }
 }
 
-/// The page as a file, rewritten after changes.
+/// A file with the metrics page, which is rewritten when the status has changed.
 #[derive(Debug)]
 pub(super) struct TextFile {
     path: PathBuf,
@@ -244,7 +246,7 @@ pub(super) struct TextFile {
     stats: Rc<ConnectionStats>,
     next: Instant,
     written: Option<u64>,
-    /// A descriptor that never becomes readable, because each source needs one.
+    /// A descriptor that never becomes readable. Each source needs a descriptor.
     silent: OwnedFd,
     _other_end: OwnedFd,
 }
@@ -269,7 +271,7 @@ impl TextFile {
             (status.generation, open_metrics(&status, &self.shared.services(), self.stats.tally()))
         };
         let page = text_format(&page);
-        // The temporary file ends in `.new`: collectors read only files that end in `.prom`.
+        // The temporary file's name ends in `.new`; collectors read only files whose names end in `.prom`.
         replace_file(&self.path, FILE_MODE, page.as_bytes(), Durability::Unsynced)?;
         self.written = Some(generation);
         Ok(())

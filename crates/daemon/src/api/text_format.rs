@@ -1,13 +1,13 @@
-//! Formats the page for textfile collectors, in the older text format: node_exporter rejects a whole file if
-//! it contains a type that exists only in OpenMetrics.
+//! Converts the metrics page to the older text format for textfile collectors: node_exporter rejects a whole
+//! file if it contains a type that exists only in OpenMetrics.
 
-/// Converts an OpenMetrics page to the text format 0.0.4. Info and state sets become gauges, the names of
-/// counters in descriptions end in `_total`, and units and the end marker are dropped.
+/// Converts an OpenMetrics page to the text format 0.0.4: info and state sets become gauges, the counter
+/// names in descriptions get the suffix `_total`, and units and the end marker are dropped.
 ///
 /// Source: Prometheus, `docs/instrumenting/exposition_formats.md`.
 pub(super) fn text_format(open_metrics: &str) -> String {
     let mut page = String::with_capacity(open_metrics.len());
-    // The suffix of the family's sample names.
+    // The suffix of the sample names in the current family.
     let mut ending = "";
     for line in open_metrics.lines() {
         let description = line.strip_prefix("# ").and_then(|rest| {

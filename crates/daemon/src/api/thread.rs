@@ -1,5 +1,5 @@
 //! The thread that serves the sockets. The daemon's own thread inspects processes, plans and commits. If a
-//! user has thousands of epolls, that takes seconds, and status queries must not wait for it.
+//! user has thousands of epolls, this takes seconds, and status queries must not wait for it.
 
 use std::io;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::{ApiOptions, OpenError, open};
 use crate::event_loop::EventLoop;
 use crate::status::Shared;
 
-/// The number that identifies [`Shared::changed`] in the loop.
+/// The number under which the event loop reports [`Shared::changed`].
 const CHANGED: u32 = 0;
 
-/// Serves the sockets until it is dropped.
+/// A thread that serves the sockets until this value is dropped.
 #[derive(Debug)]
 pub struct Serving {
     shared: Shared,
@@ -26,7 +26,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Opens the sockets and serves them in a thread, which is in the caller's namespaces.
+    /// Opens the sockets and serves them in a new thread, which is in the caller's namespaces.
     ///
     /// # Errors
     /// As for [`open`], or if a thread or an epoll cannot be created.
@@ -54,7 +54,7 @@ impl Drop for Serving {
     }
 }
 
-/// When dropped, notifies the daemon that the thread has exited for whatever reason.
+/// On drop, notifies the daemon that the thread has exited, whatever the reason.
 struct Ending(Shared);
 
 impl Drop for Ending {
@@ -80,7 +80,7 @@ fn serve(shared: Shared, options: ApiOptions, stop: &AtomicBool, opened: &SyncSe
         }
         shared.changed().silence();
     }
-    // Write the last answers as far as the clients read them.
+    // Write the last answers, as far as the clients read them without delay.
     let _ = event_loop.wait(Some(Instant::now()));
 }
 

@@ -1,7 +1,7 @@
 //! Varlink's framing: JSON objects, each followed by a zero byte.
 //!
-//! Varlink: varlink.org/Method-Call, a call is `{"method": …, "parameters": {…}, "more": …, "oneway": …}`, a reply
-//! `{"parameters": {…}, "continues": …}` or `{"error": …, "parameters": {…}}`.
+//! According to varlink.org/Method-Call, a call is `{"method": …, "parameters": {…}, "more": …, "oneway":
+//! …}`, and a reply is `{"parameters": {…}, "continues": …}` or `{"error": …, "parameters": {…}}`.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -12,9 +12,9 @@ pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// A call.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct VarlinkCall {
-    /// Interface and method: `io.netpolicy.Status`.
+    /// The method's name, with its interface: `io.netpolicy.Status`.
     pub method: String,
-    /// The parameters; `null` counts as none.
+    /// The parameters; `null` counts as no parameters.
     #[serde(default, deserialize_with = "nothing_or_more", skip_serializing_if = "Map::is_empty")]
     pub parameters: Map<String, Value>,
     /// Whether the client wants no answer.
@@ -35,18 +35,18 @@ fn nothing_or_more<'de, D: Deserializer<'de>>(said: D) -> Result<Map<String, Val
 /// An answer.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct VarlinkReply {
-    /// Interface and name of an error; `None` for success.
+    /// The error's name, with its interface; `None` for success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The parameters.
     #[serde(default)]
     pub parameters: Map<String, Value>,
-    /// Whether further answers follow.
+    /// Whether further answers to the same call follow.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continues: bool,
 }
 
-/// Why bytes are not a message.
+/// Why received bytes are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadMessage {
     /// The message is too long.
@@ -57,10 +57,10 @@ pub enum BadMessage {
     NoCall(String),
 }
 
-/// Parses a call, without its zero byte.
+/// Parses a call, given without its zero byte.
 ///
 /// # Errors
-/// If it is too long, not a JSON object, or has no method.
+/// If the call is too long, is not a JSON object, or has no method.
 pub fn decode_call(bytes: &[u8]) -> Result<VarlinkCall, BadMessage> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(BadMessage::TooLong);
@@ -82,7 +82,7 @@ pub fn encode(message: &impl Serialize) -> Vec<u8> {
 #[derive(Debug, Default)]
 pub struct Frames {
     buffer: Vec<u8>,
-    /// The number of leading bytes that are known to contain no zero byte.
+    /// The number of bytes at the start of the buffer that are known to contain no zero byte.
     looked: usize,
 }
 
@@ -92,10 +92,10 @@ impl Frames {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Returns the next complete message; `None` if it is still incomplete.
+    /// Returns the next complete message, or `None` if it is still incomplete.
     ///
     /// # Errors
-    /// If the buffered bytes are too long for a message.
+    /// If the buffered bytes are too many for a message.
     pub fn next_message(&mut self) -> Result<Option<Vec<u8>>, BadMessage> {
         let end = self.buffer[self.looked..].iter().position(|&byte| byte == 0).map(|at| at + self.looked);
         match end {
@@ -184,7 +184,7 @@ mod test {
             let said = decode_call(bytes).expect_err("no call").to_string();
             assert!(said.starts_with("not a Varlink call: ") && !said.contains('\n'), "{said}");
         }
-        // Nested more deeply than any real message: the parser must reject it before the stack overflows.
+        // Much deeper nesting than in any real message: the parser must reject it before the stack overflows.
         let deep = format!("{{\"method\":\"a.b\",\"parameters\":{{\"x\":{}1", "[".repeat(10_000));
         assert!(decode_call(deep.as_bytes()).is_err());
     }

@@ -1,4 +1,4 @@
-//! The unprivileged client of the attach service.
+//! The client of the attach service, which runs without privileges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -18,11 +18,11 @@ use super::{ANSWER_BYTES_MAX, Answer, CRITERIA_MAX, Request, Wanted};
 use crate::api::wire::encode;
 use crate::socket_file;
 
-/// How long the client waits for a reply. The daemon's turn is blocked meanwhile.
+/// How long the client waits for a reply. The daemon's turn is blocked while it waits.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Makes this process inspect others through the service at this socket, unless it has `CAP_SYS_PTRACE`
-/// itself. Returns whether a service answers there.
+/// Makes this process inspect other processes through the service at this socket, unless this process has
+/// `CAP_SYS_PTRACE` itself. Returns whether a service answers there.
 pub fn go_through(path: &Path) -> bool {
     if !linux::attach::is_needed() {
         return false;
@@ -35,7 +35,8 @@ pub fn go_through(path: &Path) -> bool {
     answers
 }
 
-/// Like [`go_through`], but also if no service answers yet: for a process that retries until one does.
+/// Like [`go_through`], but also takes effect if no service answers yet: for a process that retries until a
+/// service does.
 pub fn go_through_once_it_answers(path: &Path) {
     if linux::attach::is_needed() {
         linux::attach::through(Box::new(Connection::to(path)), path.to_owned());
@@ -45,7 +46,7 @@ pub fn go_through_once_it_answers(path: &Path) {
 /// Checks that the service at this socket answers an empty request. Used for health checks.
 ///
 /// # Errors
-/// Without an answer within [`PATIENCE`].
+/// If the service does not answer within [`PATIENCE`].
 pub fn check(path: &Path) -> Result<Exit, Fault> {
     let nothing = Request::Find { wanted: Vec::new(), only: Some(Pid(std::process::id())) };
     match Connection::to(path).ask(&nothing) {
@@ -56,7 +57,8 @@ pub fn check(path: &Path) -> Result<Exit, Fault> {
     }
 }
 
-/// A connection that is re-established after an error, because the service may be restarted.
+/// A connection to the service. It is re-established after an error, because the service may have been
+/// restarted.
 #[derive(Debug)]
 struct Connection {
     path: PathBuf,
@@ -75,7 +77,8 @@ impl Connection {
     fn ask(&self, request: &Request) -> Result<Answer, KernelError> {
         let failed = |error: &io::Error| KernelError::io(self.path.display().to_string(), error);
         let mut held = self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // Use the open connection. If that fails, it broke since its last use: open another one, once.
+        // Use the open connection. If this fails, the connection broke since its last use: open another one,
+        // but only once.
         if let Some(stream) = held.take()
             && let Ok(answer) = exchange(&stream, request)
         {
@@ -163,8 +166,8 @@ impl Attach for Connection {
         }
     }
 
-    // The service does not offer the next three requests. This process queries the kernel itself, if it is
-    // permitted to.
+    // The service does not offer the next three requests. For these, this process queries the kernel itself,
+    // if it is permitted to.
     fn epolls(&self, process: &ProcessId) -> Result<EpollsOf, KernelError> {
         linux::process::epolls_of(process)
     }
@@ -184,8 +187,8 @@ mod test {
 
     use super::*;
 
-    /// Answers this many requests like a service on a host without processes. Returns the number of criteria
-    /// in each request.
+    /// Answers this many requests, as a service on a host without processes does. Returns the number of
+    /// criteria in each request.
     fn answer(listener: &UnixListener, requests: usize) -> Vec<usize> {
         let (mut stream, _) = listener.accept().expect("a client");
         let mut sizes = Vec::new();

@@ -1,6 +1,6 @@
-//! A process that holds `CAP_SYS_PTRACE`, so that the daemon does not need it. It finds processes, inspects
-//! those that a request names, and sets the busy-poll parameters of their epolls and io_urings. It opens no
-//! file for a client and passes on no descriptor.
+//! The attach service: a process that holds `CAP_SYS_PTRACE`, so that the daemon does not need it. The
+//! service finds processes, inspects those that a request names, and sets the busy-poll parameters of their
+//! epolls and io_urings. It opens no file for a client and passes on no descriptor.
 //!
 //! Its socket accepts only connections from root (`SO_PEERCRED`); other clients are rejected and logged.
 //! Requests and answers are JSON followed by a zero byte, as on the daemon's own socket.
@@ -20,27 +20,27 @@ pub use server::run;
 
 use linux::{Cause, Errno, KernelError};
 
-/// The default socket of the service.
+/// The default path of the service's socket.
 pub const SOCKET: &str = "/run/netpolicy/attach";
 
-/// The maximum size of a request, which holds a setting or a list of pids.
+/// The maximum size of a request in bytes. A request holds a setting or a list of pids.
 const REQUEST_BYTES_MAX: usize = 256 * 1024;
 
-/// The maximum number of criteria in a request. Each request reads all processes only once.
+/// The maximum number of criteria in a request. For each request, all processes are read only once.
 const CRITERIA_MAX: usize = 512;
 
-/// The maximum size of an answer: many times the size for 10 000 sockets and their epolls.
+/// The maximum size of an answer in bytes: many times what 10 000 sockets and their epolls need.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 enum Request {
-    /// Inspect these processes, or all that use the network in this namespace.
+    /// Inspect these processes, or all processes that use the network in this namespace.
     Processes { netns: u64, only: Option<Vec<Pid>> },
-    /// Find the processes that match each of these criteria, among all processes or only in this one.
+    /// For each of these criteria, find the matching processes, either among all processes or only this one.
     Find { wanted: Vec<Wanted>, only: Option<Pid> },
-    /// Find the processes that hold each of these sockets, given by their inodes.
+    /// For each of these sockets, given by inode, find the processes that hold it.
     Holders(BTreeSet<u64>),
     /// Read the current value of this setting.
     Read(Setting),
@@ -60,7 +60,7 @@ enum Answer {
     Failed(SerializedError),
 }
 
-/// [`Criteria`] for processes, serialised.
+/// [`Criteria`] for processes, in serialised form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
@@ -90,7 +90,7 @@ impl From<Wanted> for Criteria {
     }
 }
 
-/// An error of the kernel layer, serialised.
+/// An error of the kernel layer, in serialised form.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SerializedError {
     what: String,
@@ -131,7 +131,7 @@ impl From<KernelError> for SerializedError {
 impl From<SerializedError> for KernelError {
     fn from(failure: SerializedError) -> Self {
         let SerializedError { what, kind, words, errno, since } = failure;
-        // A number outside the range of errnos was not sent by this service.
+        // This service never sends a number that is not an errno; treat such a number as EIO.
         let errno = if (1..4096).contains(&errno) { Errno::from_raw_os_error(errno) } else { Errno::IO };
         let cause = match kind {
             Kind::Errno => Cause::Errno(errno),

@@ -1,4 +1,4 @@
-//! The privileged server of the attach service.
+//! The server of the attach service, which runs with privileges.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,17 +19,18 @@ use crate::api::wire::encode;
 use crate::notify::Notifier;
 use crate::socket_file;
 
-/// The maximum number of concurrent connections. The daemon has one; commands connect occasionally.
+/// The maximum number of concurrent connections. The daemon has one connection; commands connect
+/// occasionally.
 const CLIENTS_MAX: usize = 4;
 
-/// How long a client may take to send a complete request or to read an answer. A connection may be idle
-/// between requests.
+/// How long a client may take to send a complete request or to read an answer. Between requests, a connection
+/// may be idle.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Serves until it is killed.
+/// Serves clients until the process is killed.
 ///
 /// # Errors
-/// If the socket is in use, or the path is not available for a socket.
+/// If the socket is in use, or no socket can be created at the path.
 pub fn run(path: &Path, operator: &dyn Operator) -> Result<Exit, Fault> {
     let listener = socket_file::listen(path, 0o600)?;
     if let Ok(Some(notifier)) = Notifier::of_environment() {
@@ -52,17 +53,17 @@ pub fn run(path: &Path, operator: &dyn Operator) -> Result<Exit, Fault> {
         }
         let place = Place(Arc::clone(&clients));
         let serve = move || {
-            // Ignore a broken connection: the client reconnects.
+            // Ignore a broken connection: the client will reconnect.
             let _ = serve(stream, &peer);
             drop(place);
         };
-        // If the thread cannot be started, dropping the closure frees the place.
+        // If the thread cannot be started, dropping the closure releases the connection's place in the limit.
         let _ = std::thread::Builder::new().spawn(serve);
     }
     Ok(Exit::Done)
 }
 
-/// A client's place in the limit. Dropping it frees the place, even after a panic.
+/// A connection that counts towards the limit. Dropping this value releases its place, even after a panic.
 struct Place(Arc<AtomicUsize>);
 
 impl Drop for Place {
@@ -97,7 +98,7 @@ fn serve(mut stream: UnixStream, peer: &UnixPeer) -> io::Result<()> {
     }
 }
 
-/// Handles a request. The service has no other abilities.
+/// Handles a request. The service can do nothing else.
 fn answered(request: Request, peer: &UnixPeer, kernel: &mut Kernel) -> Answer {
     let failed = |error: linux::KernelError| Answer::Failed(error.into());
     let refused = |setting: &Setting| {
@@ -135,7 +136,7 @@ fn answered(request: Request, peer: &UnixPeer, kernel: &mut Kernel) -> Answer {
     }
 }
 
-/// Finds the network namespace of a request, which is the service's own or the client's.
+/// Returns the network namespace with this inode number, which must be the service's own or the client's.
 fn netns_of(wanted: u64, peer: &UnixPeer) -> Result<Netns, linux::KernelError> {
     let own = Netns::own()?;
     if own.id().0 == wanted {

@@ -1,4 +1,5 @@
-//! Requests of applications in the daemon: handles their events, reads them, and finds their processes.
+//! The part of the daemon for requests of applications: handles their events, reads them, and finds their
+//! processes.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +12,14 @@ use session::Fault;
 use super::{Daemon, now};
 use crate::reconciler::HostEvent;
 
-/// The rule of findings about applications' requests.
+/// The rule of the findings about applications' requests.
 const RULE: &str = "app-requests";
 
-/// The maximum number of omitted requests that are listed.
+/// The maximum number of omitted requests that a finding lists.
 const NAMED_MAX: usize = 16;
 
 impl Daemon<'_> {
-    /// Handles the events of new requests.
+    /// Handles the events that report new requests.
     pub(crate) fn take_app_requests(&mut self) {
         let asked = match self.requests.asked_by_apps() {
             Ok(asked) => asked,
@@ -38,7 +39,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Reads the requests, and records their processes.
+    /// Reads the requests of applications, and records their processes.
     pub(crate) fn read_app_requests(&mut self) {
         let requests = match self.requests.read_apps() {
             Ok(requests) => {
@@ -58,8 +59,8 @@ impl Daemon<'_> {
         self.known.note_app_requests(requests);
     }
 
-    /// Finds all processes that make a request or hold a socket with a request. If any socket has one, all
-    /// processes are read.
+    /// Finds all processes that make a request or hold a socket with a request. If any socket has a request,
+    /// reads all processes.
     pub(crate) fn find_askers(&mut self) -> Result<(), Fault> {
         self.requests.forget_requesters();
         self.read_app_requests();
@@ -75,7 +76,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Forgets requesters that have exited.
+    /// Forgets processes that made a request and have exited.
     pub(crate) fn look_at_askers(&mut self) {
         for pid in self.requests.requesters() {
             if !self.known.has_process(pid) {
@@ -97,7 +98,7 @@ impl Daemon<'_> {
         pid.0 != std::process::id() && meets(&here, pid) == Some(true)
     }
 
-    /// Reports the applications' requests that are left out because they are invalid.
+    /// Reports the requests of applications that are omitted because they are invalid.
     pub(crate) fn report_app_requests_left_out(&mut self, notes: &[String]) {
         if notes.is_empty() {
             return self.telemetry.mended(RULE, &BTreeSet::new());

@@ -41,56 +41,56 @@ use crate::standing_proofs::StandingProofs;
 use crate::status::{DaemonPhase, RequestStatus, Shared};
 use crate::telemetry::{StatusParts, Telemetry};
 
-/// The maximum number of log lines about settings that are left to other programs.
+/// The maximum number of log lines about settings that the daemon leaves to other programs.
 const LEFT_ALONE_MAX: usize = 100;
 
 /// How long the daemon waits for another writer of the journal before it continues with other work.
 const JOURNAL_PATIENCE: Duration = Duration::from_millis(200);
 
-/// The message once everything has been observed.
+/// The message when the whole host has been observed for the first time.
 const AT_WORK: &str = "netpolicy daemon: at work. SIGHUP reloads the policy files, SIGTERM stops it.";
 
-/// The hint if the file of stored requests cannot be read.
+/// The hint for a file of stored requests that cannot be read.
 const UNREADABLE: &str =
     "it contains the requests made with `set`: move it away to start without them, and repeat them";
 
-/// The daemon consists of parts that own their state and do not refer to each other.
+/// The daemon. Each part owns its state and does not refer to the other parts.
 pub(crate) struct Daemon<'a> {
     pub(crate) session: &'a Session,
     pub(crate) options: DaemonOptions,
     /// The daemon's status, findings and messages.
     pub(crate) telemetry: Telemetry<'a>,
-    /// The pending work and its schedule.
+    /// The pending work, and when it is due.
     pub(crate) reconciler: Reconciler,
-    /// The sources of its events.
+    /// The sources of the daemon's events.
     pub(crate) sources: EventSources,
     /// The observed host.
     pub(crate) known: Known,
     /// All requests, and the processes that they match.
     pub(crate) requests: RequestTable,
-    /// The plan for all requests.
+    /// The last plan for all requests.
     pub(crate) plan: CurrentPlan,
     /// The settings that the daemon holds in force.
     pub(crate) held: HeldSettings,
-    /// The values that the kernel refused.
+    /// The values that the kernel has refused.
     pub(crate) rejections: Rejections,
-    /// The API request in progress.
+    /// The API request in progress, if any.
     pub(crate) answers: Answers,
-    /// Measurements and verdicts on services' traffic.
+    /// The measurements of services' traffic, and verdicts from them.
     pub(crate) quality: ServiceMeasurement,
-    /// The client's session that currently changes settings.
+    /// The client's session that is currently changing settings, if any.
     pub(crate) held_back: HeldBack,
 }
 
-/// Measurements and verdicts on services' traffic.
+/// The measurements of services' traffic, and verdicts from them.
 pub(crate) struct ServiceMeasurement {
     /// The response times of services that have a goal.
     pub(crate) goals: Goals,
-    /// Changes that are judged before they are made.
+    /// Trials of changes that the traffic of guarded services must judge before they are kept.
     pub(crate) guards: GuardedTrials,
-    /// Searches for services that miss their goal.
+    /// Searches for a better mode of services that miss their goal.
     pub(crate) search: GoalSearch,
-    /// The standing proofs that policies help.
+    /// Standing proofs: repeated measurements of whether policies still help.
     pub(crate) proofs: StandingProofs,
 }
 
@@ -99,7 +99,7 @@ impl<'a> Daemon<'a> {
     /// yet.
     ///
     /// # Errors
-    /// If another daemon uses the journal, or the namespace cannot be entered.
+    /// If another daemon uses the journal, or the network namespace cannot be entered.
     pub(crate) fn begin(
         session: &'a Session,
         operator: &'a dyn Operator,
@@ -108,7 +108,7 @@ impl<'a> Daemon<'a> {
         event_loop: &mut EventLoop,
     ) -> Result<Self, Fault> {
         let netns = session.netns()?;
-        // Only this thread enters the namespace; the other threads of this process stay in theirs.
+        // Only this thread enters the namespace; the other threads of this process stay in their own.
         if !Netns::is_current(netns.id()) {
             netns.enter()?;
         }
@@ -160,8 +160,8 @@ impl<'a> Daemon<'a> {
         Ok(daemon)
     }
 
-    /// Adopts the settings of earlier daemons that are in force. First rolls back their unfinished
-    /// transactions.
+    /// Adopts the settings of earlier daemons that are in force, after rolling back the unfinished
+    /// transactions of those daemons.
     fn adopt(&mut self) -> Result<(), Fault> {
         let Self { held, telemetry, .. } = self;
         held.adopt(clock::now(), |name| {
@@ -195,7 +195,7 @@ impl<'a> Daemon<'a> {
     }
 
     /// Runs turns until the daemon is told to stop. After the first observation, notifies systemd that the
-    /// daemon is ready: from then on, its status is valid.
+    /// daemon is ready, because its status is valid from then on.
     ///
     /// # Errors
     /// If the kernel refuses to wait for events.
@@ -262,7 +262,7 @@ impl<'a> Daemon<'a> {
         }
         busy |= self.answer_requests();
         if self.held_back.take_ended() {
-            // The session alternated settings: the known state of the host is out of date.
+            // The session alternated settings, so the known state of the host is out of date.
             self.note(&HostEvent::Lost, now());
         }
         if let Some(work) = self.reconciler.take_due(now()) {
@@ -280,8 +280,8 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// Whether settings are being alternated, for a verdict of the daemon or for a client's session. The
-    /// daemon must not change any setting meanwhile.
+    /// Whether settings are being alternated, either for a verdict of the daemon or for a client's session.
+    /// The daemon must not change any setting during that time.
     pub(crate) fn is_judging(&self) -> bool {
         self.quality.guards.is_under_way() || self.held_back.by().is_some()
     }
@@ -291,14 +291,14 @@ impl<'a> Daemon<'a> {
         self.reconciler.note(event, at, now());
     }
 
-    /// Handles the measurements of services since the last turn.
+    /// Handles the measurements of services that arrived since the last turn.
     fn take_measured(&mut self) {
         self.quality.goals.take(self.known.host());
         self.report_measured();
         self.keep_goals();
     }
 
-    /// Handles the verdict on a change: the change is either committed or not retried.
+    /// Handles the verdict on a change. The change is then either committed by a later pass or not retried.
     fn take_judged(&mut self) {
         let Some(judged) = self.quality.guards.take(now()) else { return };
         match judged {
@@ -316,7 +316,7 @@ impl<'a> Daemon<'a> {
                 }
             }
         }
-        // The trial alternated settings: the known state of the host is out of date.
+        // The trial alternated settings, so the known state of the host is out of date.
         self.note(&HostEvent::Lost, now());
     }
 
@@ -375,7 +375,7 @@ impl<'a> Daemon<'a> {
                 ProcessEvent::Listener { process, port, netns } => {
                     let known = self.sources.is_watched(process.pid);
                     let by_device = netns == self.known.netns().id() && self.requests.any_device();
-                    // The process may have left the socket's namespace; the socket stays there.
+                    // The process may have left the socket's namespace, but the socket stays there.
                     let there = Criteria { netns: Some(netns), ..Criteria::default() };
                     let left = meets(&there, process.pid) == Some(false);
                     let meant = !left && self.judge(process.pid, Serves::Port(port));
@@ -398,7 +398,7 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// The known processes that listen on this port in this network namespace.
+    /// Returns the known processes that listen on this port in this network namespace.
     fn listeners_on(&self, (netns, port): ListenedPort) -> Vec<Pid> {
         let is_it = |socket: &Socket| {
             socket.state == SocketState::TcpListen && socket.local.is_some_and(|local| local.port() == port)
@@ -407,7 +407,7 @@ impl<'a> Daemon<'a> {
         of.filter(|process| process.sockets.iter().any(is_it)).map(|process| process.id.pid).collect()
     }
 
-    /// Whether any request matches this process itself.
+    /// Whether any request matches this process.
     pub(crate) fn judge(&mut self, pid: Pid, serves: Serves) -> bool {
         let mut unread = Vec::new();
         let means = self.requests.judge(pid, serves, &mut unread);
@@ -428,7 +428,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Makes the daemon manage all settings again, including those that it left alone.
+    /// Makes the daemon manage all settings again, including those that it had left alone.
     pub(crate) fn take_up(&mut self) {
         self.reconciler.take_up();
         self.rejections.clear();
@@ -440,7 +440,8 @@ impl<'a> Daemon<'a> {
         self.report_rolled_back(&[]);
     }
 
-    /// Reports the number of settings that are left alone after a rollback, until there are none.
+    /// Reports how many settings the daemon leaves alone because they were rolled back, as long as there are
+    /// any.
     pub(crate) fn report_rolled_back(&mut self, names: &[TransactionName]) {
         const RULE: &str = "rolled-back";
         let settings = self.reconciler.released();
@@ -465,7 +466,7 @@ impl<'a> Daemon<'a> {
         });
     }
 
-    /// Shuts down: leaves all settings in force, or rolls them back, depending on the options.
+    /// Shuts the daemon down. Depending on the options, leaves all settings in force or rolls them back.
     pub(crate) fn end(mut self) -> Result<(), Fault> {
         self.quality.guards.finish();
         self.keep_proofs();
@@ -479,7 +480,7 @@ impl<'a> Daemon<'a> {
                 }
                 Ok(())
             }
-            // This rollback is not an operator's decision, so later daemons may set the settings again.
+            // This rollback is not an operator's decision, so later daemons may apply the settings again.
             OnStop::Revert => self.put_back_all(|_| Ok(())).map(|put_back| {
                 self.telemetry.say(&format!("Restored: {put_back} settings."));
             }),
@@ -487,13 +488,13 @@ impl<'a> Daemon<'a> {
     }
 
     /// Rolls back everything that the daemons have set, because an operator requested it. The daemon then
-    /// leaves these settings alone. Returns the number of settings.
+    /// leaves these settings alone. Returns the number of settings that were restored.
     pub(crate) fn roll_back_all(&mut self) -> Result<usize, Fault> {
         self.put_back_all(|daemon| daemon.look_at_journal().map(drop))
     }
 
     /// Rolls back everything that the daemons have set, and updates the daemon's state. Returns the number of
-    /// settings.
+    /// settings that were restored.
     fn put_back_all(&mut self, take_in: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<usize, Fault> {
         let asked = self.asked();
         let (undone, failed) = self.held.roll_back_all(&asked);
@@ -511,7 +512,7 @@ impl<'a> Daemon<'a> {
         failed.map_or(Ok(put_back), |error| Err(self.held.unfinished(error, &undone)))
     }
 
-    /// The origin under which the journal records the daemon's transactions.
+    /// Returns the origin that the journal records for the daemon's transactions.
     pub(crate) fn asked(&self) -> TransactionOrigin {
         self.session.asked(None)
     }
@@ -535,14 +536,14 @@ impl<'a> Daemon<'a> {
 }
 
 impl Daemon<'_> {
-    /// Adds measurements, tries and proofs to the status of requests.
+    /// Adds measurements, tries and proofs to the status of the requests.
     fn filled(&self, requests: Vec<RequestStatus>) -> Vec<RequestStatus> {
         let ServiceMeasurement { goals, search, proofs, .. } = &self.quality;
         proofs.filled(search.filled(goals.filled(requests)))
     }
 }
 
-/// The message about a setting that is not restored because another program has changed it.
+/// Formats the message about a setting that is not restored because another program has changed it.
 pub(crate) fn left_to_others(change: &Change, found: &Setting) -> String {
     let from = change.from();
     let (object, knob, now, before) = (from.object(), from.knob(), found.value(), from.value());
@@ -551,7 +552,7 @@ pub(crate) fn left_to_others(change: &Change, found: &Setting) -> String {
     )
 }
 
-/// The current time on the clock of the kernel's events (CLOCK_MONOTONIC).
+/// Returns the current time of CLOCK_MONOTONIC, the clock that the kernel's events use.
 pub(crate) fn now() -> Nanoseconds {
     linux::clock::monotonic()
 }

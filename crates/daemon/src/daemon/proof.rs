@@ -1,5 +1,5 @@
-//! Maintains standing proofs: for services with a `holdback`, the daemon occasionally withdraws the policy
-//! for some pairs of windows, and records the effect.
+//! Maintains standing proofs: for a service with a `holdback`, the daemon withdraws the policy from time to
+//! time, for some pairs of windows, and records the effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,11 +17,11 @@ use crate::held::knob_of;
 use crate::standing_proofs::{NO_EFFECT, REVERSED, ROLLED_BACK, WAITS};
 use crate::status::DaemonPhase;
 
-/// How long an episode lasts. Half of it is without the policy.
+/// The duration of an episode, in which the policy is withdrawn for half of the time.
 const EPISODE: Nanoseconds = Nanoseconds::from_millis(20_000);
 
 impl Daemon<'_> {
-    /// Counts the time for which policies with a holdback are in force, and begins an episode if one is due.
+    /// Counts for how long policies with a holdback are in force, and begins an episode if one is due.
     pub(crate) fn prove(&mut self) {
         let at = now();
         let since = self.quality.proofs.counted.replace(at);
@@ -60,8 +60,8 @@ impl Daemon<'_> {
         self.report_proofs();
     }
 
-    /// Drops the proofs of requests that have changed. Does nothing until the policy files were read. Returns
-    /// whether any request has a holdback.
+    /// Drops the proofs of requests that have changed. Does nothing until the policy files have been read.
+    /// Returns whether any request has a holdback.
     pub(crate) fn follow_proofs(&mut self) -> bool {
         if !self.requests.are_files_known() {
             return false;
@@ -77,7 +77,7 @@ impl Daemon<'_> {
         !wanted.is_empty()
     }
 
-    /// The delivery mode of a service whose settings are all in force; otherwise `None`.
+    /// Returns the delivery mode of a service whose settings are all in force; otherwise `None`.
     fn in_force(&self, name: &str) -> Option<String> {
         let request = self.plan.statuses().iter().find(|request| request.target == name)?;
         let extent = request.extent;
@@ -85,7 +85,7 @@ impl Daemon<'_> {
         is_in_force.then(|| request.delivery.clone())
     }
 
-    /// Begins an episode of a request's proof.
+    /// Begins an episode of the proof for a request.
     fn episode(&mut self, policy: &Policy, place: usize) -> Result<(), String> {
         let intent = &policy.intents[place];
         let Target::Service(name, _) = &intent.target else { return Err("not a service".to_owned()) };
@@ -140,8 +140,9 @@ impl Daemon<'_> {
             .map_err(|fault| fault.cause.to_string())
     }
 
-    /// The changes that withdraw a service's policy. A setting that only this request wants gets its value
-    /// from before the daemon; a setting that another request also wants gets that request's value.
+    /// Returns the changes that withdraw a service's policy. A setting that only this request wants gets its
+    /// value from before the daemon; a setting that another request also wants gets the value that this
+    /// request wants.
     fn withdrawal(&self, policy: &Policy, place: usize) -> Result<Plan, String> {
         let as_it_is = self.placed(policy);
         let mut without = policy.clone();
@@ -171,11 +172,11 @@ impl Daemon<'_> {
         }
     }
 
-    /// Handles the result of an episode.
+    /// Adds the result of an episode to its proof.
     pub(crate) fn take_proved(&mut self, proved: Proved) {
         let Proved { target, outcome } = proved;
         let proofs = &mut self.quality.proofs;
-        // Keep `managed_millis` of the known proof: the time during the episode is counted later.
+        // Keep the known proof's `managed_millis`, because the time of the episode is counted later.
         let Some(known) = proofs.proofs.services.get_mut(&target) else { return };
         match outcome {
             Ok(proof) if known.intent == proof.intent && known.delivery == proof.delivery => {
@@ -197,8 +198,8 @@ impl Daemon<'_> {
         self.report_proofs();
     }
 
-    /// Rolls back a policy that its proof shows to be harmful, if its request demands that. From the next
-    /// pass on, plans ignore the request.
+    /// Rolls back a policy if its proof shows that it does harm and its request demands a rollback. From the
+    /// next pass on, plans ignore the request.
     fn roll_back_reversed(&mut self, target: &str) {
         let asked = self.requests.policy();
         let rolls_back =
@@ -213,7 +214,7 @@ impl Daemon<'_> {
             .say(&format!("{target}: its policy is rolled back, because its proof shows that it harms"));
     }
 
-    /// Stores the proofs for later daemons. Creates no file if there is no proof.
+    /// Stores the proofs for later daemons. Does not create the file while there is no proof.
     pub(crate) fn keep_proofs(&self) {
         let has_any = !self.quality.proofs.proofs.services.is_empty();
         if self.quality.proofs.unreadable.is_none() && (has_any || self.session.proofs_file().exists()) {
@@ -233,7 +234,7 @@ impl Daemon<'_> {
     }
 }
 
-/// The holdback of a request, if it is for a service.
+/// Returns the holdback of a request, if the request is for a service.
 fn holdback_of(intent: &Intent) -> Option<Holdback> {
     intent.holdback.filter(|_| matches!(intent.target, Target::Service(..)))
 }

@@ -1,4 +1,4 @@
-//! Scans for new processes of services and for the first packets of servers.
+//! Periodic scans for new processes of services and for the first packets of servers.
 
 use linux::process::pids;
 use session::Fault;
@@ -8,8 +8,8 @@ use crate::reconciler::{HostEvent, Scope};
 use crate::requests::Serves;
 
 impl Daemon<'_> {
-    /// Searches for new processes of services, and for the first packets of servers. Their processes are
-    /// observed next.
+    /// Scans for new processes of services, and for the first packets of servers. The processes that it finds
+    /// are observed next.
     pub(crate) fn scan(&mut self) -> Result<(), Fault> {
         let at = now();
         if !self.sources.sees_processes() {

@@ -1,6 +1,6 @@
-//! Keeps goals by online tuning. If a service misses its goal, the daemon tries the modes of its policy's
-//! ladder in order, each as a guarded switchback experiment. It keeps a mode if the service's own traffic
-//! shows that the mode is better.
+//! Keeps goals by online tuning. If a service misses its goal, the daemon tries the modes on its policy's
+//! ladder in order, each as a guarded switchback experiment. The daemon keeps a mode if the service's own
+//! traffic shows that the mode is better.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ use crate::placing::{self, Placed};
 use crate::status::DaemonPhase;
 
 impl Daemon<'_> {
-    /// The operator's requests, with the modes that searches found for services.
+    /// Returns the operator's requests, with the modes that searches have found for services.
     pub(crate) fn policy(&self) -> Policy {
         let mut policy = self.requests.policy();
         self.quality.proofs.withdraw(&mut policy);
@@ -31,7 +31,8 @@ impl Daemon<'_> {
         policy
     }
 
-    /// Checks the goals of services after a measurement. Begins a try for one service that misses its goal.
+    /// Checks the goals of services after a measurement. If a service misses its goal, begins a try for it,
+    /// but only for one service at a time.
     pub(crate) fn keep_goals(&mut self) {
         let begun = now();
         self.quality.search.note(&self.quality.goals.standings(), begun);
@@ -46,7 +47,7 @@ impl Daemon<'_> {
             self.quality.search.renew(intent, &self.processes(&members, place));
         }
         if !self.is_judging() && self.telemetry.phase() == DaemonPhase::Managing {
-            // Only one try runs at a time.
+            // Only one try may run at a time.
             let places: Vec<usize> =
                 (0..policy.intents.len()).filter(|at| searched(&&policy.intents[*at])).collect();
             let _first = places.into_iter().find(|place| self.keep_goal(&policy, *place, begun));
@@ -54,13 +55,13 @@ impl Daemon<'_> {
         self.report_searches();
     }
 
-    /// The processes of a request.
+    /// Returns the processes that belong to a request.
     fn processes(&self, members: &placing::RequestMembers, place: usize) -> BTreeSet<ProcessId> {
         let pids = members.get(&place).into_iter().flatten();
         pids.filter_map(|pid| Some(self.known.host().process(*pid)?.id)).collect()
     }
 
-    /// Begins a try for a service if one is due. Returns whether it did.
+    /// Begins a try for a service if one is due. Returns whether a try was begun.
     fn keep_goal(&mut self, policy: &Policy, place: usize, now: Nanoseconds) -> bool {
         let intent = &policy.intents[place];
         let name = intent.target.to_string();
@@ -115,7 +116,7 @@ impl Daemon<'_> {
         false
     }
 
-    /// Records the beginning of a try, and begins it.
+    /// Records that a try begins, and then begins it.
     fn attempt(
         &mut self,
         policy: &Policy,
@@ -141,7 +142,7 @@ impl Daemon<'_> {
         search.begin(rung.mode, in_force, attempt.begun);
         let (tries, _) = search.tries_of_the_day(attempt.begun);
         self.quality.search.searches.services.insert(name.clone(), search);
-        // Without a record, the try would not count against the limit after a restart.
+        // If it is not recorded, the try would not count against the daily limit after a restart.
         if let Err(error) = self.session.keep_searches(&self.quality.search.searches) {
             self.not_attempted(&attempt, format!("the try cannot be recorded: {error}"));
             return false;
@@ -164,7 +165,7 @@ impl Daemon<'_> {
         true
     }
 
-    /// Removes the record of a try that did not begin: it does not count.
+    /// Removes the record of a try that did not begin, so that it does not count against the limit.
     fn not_attempted(&mut self, attempt: &Attempt, why: String) {
         if let Some(search) = self.quality.search.searches.services.get_mut(&attempt.service) {
             search.take_back(attempt.mode, attempt.begun);
@@ -173,8 +174,8 @@ impl Daemon<'_> {
         self.quality.search.holds_up(&attempt.service, WAITS, summary, vec![why]);
     }
 
-    /// The services whose traffic judges a candidate: the service itself, which must improve, and the guarded
-    /// services that the candidate affects.
+    /// Returns the services whose traffic judges a candidate: the service itself, which must improve, and the
+    /// guarded services that the candidate affects.
     fn judging(
         &self,
         policy: &Policy,
@@ -233,7 +234,7 @@ impl Daemon<'_> {
         })
     }
 
-    /// Places a policy on the observed host.
+    /// Plans a policy on the observed host.
     pub(super) fn placed(&self, policy: &Policy) -> Placed {
         let mut selection = plan::select(policy, self.known.host());
         let own = selection.policy.intents.len();
@@ -242,8 +243,8 @@ impl Daemon<'_> {
         placing::place(&selection, own, self.known.host(), &members)
     }
 
-    /// The changes to another mode for a service. The error is why the mode cannot be tried: a budget refuses
-    /// its changes, they disturb traffic, or their settings are left alone.
+    /// Returns the changes that switch a service to another mode. The error states why the mode cannot be
+    /// tried: a budget refuses its changes, they disturb traffic, or their settings are left alone.
     fn candidate(
         &self,
         policy: &Policy,
@@ -283,7 +284,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Why a change cannot be made for a try.
+    /// Returns why a change cannot be made for a try, or `None` if it can.
     pub(super) fn left_alone(&self, change: &Change) -> Option<String> {
         let (to, knob) = (change.to(), knob_of(change.to()));
         if to.disruption() != Disruption::None {
@@ -322,7 +323,7 @@ impl Daemon<'_> {
                     _ => counters.searches.rolled_back += 1,
                 });
                 match ruling {
-                    // From now on, the service is measured against its goal under the new mode.
+                    // The service's goal is measured again from the beginning, under the new mode.
                     Ruling::Better | Ruling::Kept => {
                         self.quality.search.missed.remove(&name);
                         self.quality.goals.begin_again(&name);
@@ -358,13 +359,13 @@ impl Daemon<'_> {
         self.report_searches();
     }
 
-    /// Allows all modes to be tried again.
+    /// Allows searches to try all modes again.
     pub(crate) fn take_up_searches(&mut self) {
         self.quality.search.take_up();
         self.note_searches();
     }
 
-    /// Stores the results of tries for later daemons. The beginnings of tries were stored before.
+    /// Stores the results of tries for later daemons. The beginning of each try has already been stored.
     fn note_searches(&self) {
         if self.quality.search.unreadable.is_none() && !self.quality.search.searches.services.is_empty() {
             let noted = self.session.keep_searches(&self.quality.search.searches);
@@ -373,7 +374,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Reports the results of searches, and the reasons why nothing is tried.
+    /// Reports the results of searches, and why nothing is tried at present.
     pub(crate) fn report_searches(&mut self) {
         let findings = self.quality.search.findings(&self.policy());
         for rule in [FOUND, EXHAUSTED, WAITS] {

@@ -1,4 +1,5 @@
-//! The client: workers, their time limits, and the processes that did not answer.
+//! The client of the workers: sends them requests, limits their time, and remembers the processes that did
+//! not answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -20,13 +21,13 @@ use super::{
 };
 use crate::api::wire::encode;
 
-/// Makes this process inspect others in worker processes, unless it uses the attach service. The program must
-/// call [`super::serve`] if its only argument is [`WORKER`].
+/// Makes this process inspect other processes in worker processes, unless it uses the attach service. The
+/// program must call [`super::serve`] if its only argument is [`WORKER`].
 pub fn install() {
     attach::by_workers(Box::new(Workers::default()));
 }
 
-/// A worker that waits for requests.
+/// A worker process that waits for requests.
 #[derive(Debug)]
 struct Worker {
     child: Child,
@@ -44,26 +45,26 @@ impl Worker {
     }
 }
 
-/// Why there is no answer.
+/// Why a request to a worker got no answer.
 enum Failure {
-    /// The worker is blocked while inspecting this process.
+    /// The worker is blocked while it inspects this process.
     Stalled(Option<Pid>),
-    /// There is no worker, or it has exited.
+    /// The worker could not be started, or has exited.
     Broken(io::Error),
 }
 
-/// A process that did not answer, or a worker that was abandoned.
+/// A process that did not answer, or a worker that was abandoned before it inspected a process.
 #[derive(Debug)]
 struct Stalled {
     since: Instant,
-    /// When the process started: its pid may have been reused.
+    /// When the process started, because its pid may have been reused since.
     started: Option<u64>,
     group: Option<Group>,
     /// The worker that is blocked on the process, unless that worker has exited.
     waits: Option<Child>,
 }
 
-/// Workers, started on demand.
+/// The workers, which are started on demand.
 #[derive(Debug, Default)]
 struct Workers {
     idle: Mutex<Vec<Worker>>,
@@ -74,10 +75,10 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Marks a worker that blocked before it inspected a process.
+/// The key for a worker that blocked before it inspected a process.
 const NO_PROCESS: Pid = Pid(u32::MAX);
 
-/// The message about a process that did not answer.
+/// Returns the message about a process that did not answer.
 fn did_not_answer() -> String {
     format!(
         "not readable: no answer within {} ms, because the process holds a lock in a system call",
@@ -86,9 +87,9 @@ fn did_not_answer() -> String {
 }
 
 impl Workers {
-    /// Sends a request to a worker. Abandons a worker that blocks.
+    /// Sends a request to a worker. If the worker blocks, abandons it.
     fn ask(&self, request: &Request) -> Result<Answer, Failure> {
-        // Using the worker shows whether it has exited since its last answer.
+        // Only using an idle worker shows whether it has exited since its last answer.
         let idle = held(&self.idle).pop();
         if let Some(mut worker) = idle {
             match exchange(&mut worker, request) {
@@ -101,7 +102,7 @@ impl Workers {
         self.put_away(worker, answered)
     }
 
-    /// Keeps a worker for the next request, or abandons it.
+    /// Keeps a worker for the next request, or abandons it if it did not answer.
     fn put_away(&self, mut worker: Worker, answered: Result<Answer, Failure>) -> Result<Answer, Failure> {
         match &answered {
             Ok(_) => {
@@ -134,7 +135,7 @@ impl Workers {
         held(&self.stalled).insert(at, stalled);
     }
 
-    /// Whether a process has recently not answered, or is blocking a worker.
+    /// Whether a process has recently failed to answer, or is blocking a worker.
     fn is_stalled(&self, pid: Pid) -> bool {
         let mut stalled = held(&self.stalled);
         let Some(known) = stalled.get_mut(&pid) else { return false };
@@ -151,7 +152,8 @@ impl Workers {
         !again
     }
 
-    /// The users with processes that recently did not answer, and the number of workers blocked on them.
+    /// Returns the users with processes that recently did not answer, each with the number of workers that
+    /// are blocked on these processes.
     fn blamed(&self) -> BTreeMap<Group, usize> {
         let mut stalled = held(&self.stalled);
         stalled.retain(|_, known| {
@@ -171,8 +173,8 @@ impl Workers {
         blamed
     }
 
-    /// Sends a request about many processes; `request` creates it for some pids. Returns the answers, and the
-    /// processes that did not answer.
+    /// Sends requests about many processes; `request` creates a request for some of the pids. Returns the
+    /// answers, and the processes that did not answer.
     fn ask_about(
         &self,
         pids: Vec<Pid>,
@@ -212,7 +214,7 @@ impl Workers {
                 Err(Failure::Stalled(at)) => {
                     unread.extend(at.map(|at| missing(at, did_not_answer())));
                     for pid in together.into_iter().filter(|pid| Some(*pid) != at) {
-                        // Processes without an owner have exited: omit them.
+                        // Omit processes without an owner, because they have exited.
                         if let Some(owner) = process::owner(pid) {
                             apart.entry(owner).or_default().push(pid);
                         }
@@ -222,7 +224,7 @@ impl Workers {
         }
         let until = begun.max(Instant::now()) + ALL_TOGETHER;
         let mut groups: Vec<(Group, Vec<Pid>)> = apart.into_iter().collect();
-        // Inspect root's processes first, and last those of users whose processes have blocked a worker.
+        // Inspect root's processes first, and those of users whose processes have blocked a worker last.
         groups.sort_by_key(|(group, _)| (blamed.contains_key(group), *group));
         let queue = Mutex::new(groups.into_iter());
         let found = Mutex::new((answers, unread));
@@ -277,7 +279,7 @@ impl Workers {
         (Vec::new(), unread)
     }
 
-    /// Sends a request about one process.
+    /// Sends a request about a single process.
     fn ask_about_one(
         &self,
         pid: Pid,
@@ -306,7 +308,7 @@ impl Workers {
     }
 }
 
-/// The message about processes that are skipped because other processes of their user did not answer.
+/// Formats the message about processes that are skipped because other processes of their user did not answer.
 fn not_looked_at(count: usize, group: Group) -> String {
     let processes = if count == 1 { "1 process".to_owned() } else { format!("{count} processes") };
     format!(
@@ -322,7 +324,7 @@ fn unexpected(what: String) -> KernelError {
     KernelError { what, cause: Cause::Malformed("a worker sent an answer of the wrong kind".to_owned()) }
 }
 
-/// Sends a request. Waits for the answer as long as the worker runs, or goes on to another process.
+/// Sends a request, and waits for the answer as long as the worker is running or proceeds to another process.
 fn exchange(worker: &mut Worker, request: &Request) -> Result<Answer, Failure> {
     let broken = Failure::Broken;
     worker.stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
@@ -352,13 +354,13 @@ fn exchange(worker: &mut Worker, request: &Request) -> Result<Answer, Failure> {
             Ok(length) => bytes.extend_from_slice(&part[..length]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // A worker that runs or waits for a CPU is only slow: the machine is busy, or the process is
-                // large.
+                // A worker that runs or waits for a CPU is only slow, because the machine is busy or the
+                // process is large.
                 let now = process::cpu_ticks(id);
                 let is_waiting = now == ran && !process::is_runnable(id);
                 let is_long = now.unwrap_or(0) > ran_before.unwrap_or(0) + LONGEST_TICKS;
-                // Before it inspects a process, a worker cannot be blocked by one: its program may be on a
-                // slow disk.
+                // Before a worker inspects a process, no process can block it; its program may be on a slow
+                // disk.
                 let has_begun = at.is_some() || begun.elapsed() > START_PATIENCE;
                 if has_begun && (is_waiting || is_long) {
                     return Err(Failure::Stalled(at));
@@ -370,7 +372,7 @@ fn exchange(worker: &mut Worker, request: &Request) -> Result<Answer, Failure> {
     }
 }
 
-/// The process to which a setting belongs.
+/// Returns the process to which a setting belongs, if any.
 const fn process_of(setting: &Setting) -> Option<Pid> {
     match setting {
         Setting::Process(ProcessKnob::Epoll(epoll, _)) => Some(epoll.process.pid),
@@ -417,7 +419,7 @@ impl Attach for Workers {
         (processes, unread)
     }
 
-    // The requests in the next two blocks do not depend on other processes.
+    // The requests in the next two blocks do not depend on other processes, so this process handles them.
     fn find_each(&self, all: &[Criteria], only: Option<Pid>) -> Result<Vec<FoundProcesses>, KernelError> {
         process::find_each(all, only)
     }
@@ -502,7 +504,7 @@ mod test {
         let workers = Workers::default();
         let processes: Vec<Sleeper> = (0..=WAITING_MAX).map(|_| Sleeper::new()).collect();
         let next = processes[WAITING_MAX].pid();
-        // A child that does not exit stands for the worker that is blocked on each process.
+        // For each process, a child that does not exit plays the worker that is blocked on it.
         for process in &processes[..WAITING_MAX] {
             assert!(workers.blamed().values().all(|waiting| *waiting < WAITING_MAX));
             workers.note(process.pid(), sleeping());

@@ -1,4 +1,4 @@
-//! The worker process: answers requests on its standard input one after another, until the input is closed.
+//! The worker process: answers one request after another on its standard input, until the input is closed.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use session::Exit;
 use super::{Answer, REQUEST_BYTES_MAX, Request};
 use crate::api::wire::encode;
 
-/// The socket on which the worker announces the processes that it inspects.
+/// The socket on which the worker announces each process that it is about to inspect.
 static CLIENT: OnceLock<UnixStream> = OnceLock::new();
 
 /// Serves until the client closes the socket.
@@ -22,8 +22,8 @@ static CLIENT: OnceLock<UnixStream> = OnceLock::new();
 /// # Errors
 /// If standard input is not a socket.
 pub fn serve() -> io::Result<Exit> {
-    // Close descriptors inherited from the program that started the worker: an abandoned worker would keep
-    // them open.
+    // Close the descriptors that the worker inherited from the program that started it: an abandoned worker
+    // would keep them open.
     attach::close_inherited();
     let mut stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let _ = CLIENT.set(stream.try_clone()?);
@@ -49,7 +49,7 @@ pub fn serve() -> io::Result<Exit> {
 
 fn say(process: Pid) {
     if let Some(mut client) = CLIENT.get() {
-        // If the client is gone, no answer is needed: this process exits when it sends the result.
+        // Ignore an error: if the client is gone, this process exits when it sends the answer.
         let _ = client.write_all(&encode(&Answer::At(process)));
     }
 }

@@ -15,14 +15,14 @@ use super::params::SessionCall;
 /// The maximum duration of a session, in seconds.
 pub const SESSION_SECONDS_MAX: u64 = 3600;
 
-/// The JSON key of the last line that a session's process writes.
+/// The key of the JSON object in the last line that a session's process writes.
 const END_KEY: &str = "netpolicy_session_end";
 
 /// The result of a session, which its process writes as its last line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SessionEnd {
-    /// The exit code of the command.
+    /// The exit code of the session's command.
     pub exit: u8,
     /// Why the command failed; `None` if it did not.
     pub why: Option<String>,
@@ -41,7 +41,7 @@ pub fn end_line(end: &SessionEnd) -> String {
     format!("{}\n", serde_json::json!({ END_KEY: value }))
 }
 
-/// Parses the result, if this line is the last one of a session's process.
+/// Returns the session's result if this line is the last one of a session's process, otherwise `None`.
 pub(super) fn end_of(line: &serde_json::Value) -> Option<SessionEnd> {
     serde_json::from_value(line.get(END_KEY)?.clone()).ok()
 }
@@ -51,16 +51,16 @@ pub(super) fn end_of(line: &serde_json::Value) -> Option<SessionEnd> {
 pub struct SessionProgram {
     /// The path of the program.
     pub program: PathBuf,
-    /// The words at the beginning of its command line.
+    /// The words at the beginning of the program's command line.
     pub words: Vec<OsString>,
-    /// The words that select the policy files; omitted if the call contains a policy.
+    /// The words that select the policy files. They are omitted if the call contains a policy.
     pub policy_words: Vec<OsString>,
-    /// The words for the daemon's permissions to make intrusive changes.
+    /// The words that give the session the daemon's permissions for disruptive and irreversible changes.
     pub allow_words: Vec<OsString>,
 }
 
 impl SessionProgram {
-    /// netpolicy itself, with the daemon's global options and permissions.
+    /// Returns netpolicy itself as the program, with the daemon's global options and permissions.
     pub fn of_daemon(session: &Session, options: &crate::DaemonOptions) -> Self {
         let option = |name: &str, value: &std::path::Path| {
             let mut word = OsString::from(format!("--{name}="));
@@ -90,7 +90,7 @@ impl SessionProgram {
         Self { program: "/proc/self/exe".into(), words, policy_words, allow_words }
     }
 
-    /// Starts the process of a call. Returns it with the pipe for its output.
+    /// Starts the process for a call. Returns the process and the pipe for its output.
     ///
     /// # Errors
     /// If a pipe, a file or a process cannot be created.
@@ -119,7 +119,7 @@ impl SessionProgram {
     }
 }
 
-/// Creates a file in memory with this text. The command opens it each time that it reads the policy.
+/// Creates a file in memory with this text. The command opens the file each time it reads the policy.
 fn policy(text: &str) -> std::io::Result<File> {
     let mut file = File::from(memfd_create("policy", MemfdFlags::CLOEXEC)?);
     file.write_all(text.as_bytes())?;

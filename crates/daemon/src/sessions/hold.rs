@@ -5,7 +5,8 @@ use std::sync::{Arc, Weak};
 use crate::bell::Bell;
 use crate::status::Shared;
 
-/// Asks the daemon to change no settings until the [`SessionHold`] is dropped, however its thread ends.
+/// A request that the daemon change no settings until the [`SessionHold`] is dropped, however the session's
+/// thread ends.
 #[derive(Clone, Debug)]
 pub struct HoldBack {
     /// The session's description.
@@ -19,8 +20,8 @@ impl PartialEq for HoldBack {
     }
 }
 
-/// A session's claim that the daemon must not change settings. Dropping it ends the claim and wakes the
-/// daemon.
+/// A session's claim that the daemon must not change settings. Dropping this value ends the claim and wakes
+/// the daemon.
 pub(super) struct SessionHold {
     alive: Option<Arc<()>>,
     shared: Shared,
@@ -47,13 +48,13 @@ impl Drop for SessionHold {
 pub(crate) struct HeldBack(Option<HoldBack>);
 
 impl HeldBack {
-    /// Accepts a claim. There is at most one, because [`super::SessionDesk`] admits no second session that
-    /// changes settings.
+    /// Records a claim. There is never a second one, because [`super::SessionDesk`] admits only one session
+    /// that changes settings.
     pub(crate) fn begin(&mut self, request: HoldBack) {
         self.0 = Some(request);
     }
 
-    /// The description of the session that currently changes settings.
+    /// Returns the description of the session that currently changes settings, if any.
     pub(crate) fn by(&self) -> Option<&str> {
         let held = self.0.as_ref().filter(|held| held.alive.strong_count() > 0)?;
         Some(&held.session)

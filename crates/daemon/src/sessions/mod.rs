@@ -1,14 +1,15 @@
-//! Sessions: API calls that measure a service and may change settings meanwhile.
+//! Sessions: API calls that measure a service and may change settings to do so.
 //!
 //! A session runs the command with the same name (`watch`, `compare`, `tune`, `try`) as a child process of
-//! the daemon. It commits by ordinary transactions, under that command's guard process. Read in this order:
-//! `desk` (which sessions may run: pure), `params` (from parameters to a command line), `child` (the
-//! process), `run` (one session, from admission to reply).
+//! the daemon. The command commits by ordinary transactions, with its own guard process. Read in this order:
+//! `desk` (which sessions may run, without side effects), `params` (from parameters to a command line),
+//! `child` (the process), `run` (one session, from admission to its last reply).
 //!
 //! - While a session changes settings, the daemon changes none ([`HoldBack`]), because it would repair the
-//!   session's.
-//! - If the client disconnects, calls `Cancel`, or the time limit is reached, the process gets SIGTERM and
-//!   restores the host. If it does not exit in time it is killed, and its guard process restores the host.
+//!   session's settings.
+//! - If the client disconnects or calls `Cancel`, or the time limit is reached, the process gets SIGTERM and
+//!   restores the host. If the process does not exit in time, it is killed, and its guard process restores
+//!   the host.
 //! - If the daemon is killed, the kernel sends SIGTERM to the process.
 
 mod child;

@@ -1,4 +1,4 @@
-//! Runs the daemon's sockets in a separate event loop, with answers that a test chooses.
+//! Runs the daemon's sockets in a separate event loop. The test chooses the answers.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 type Change = Box<dyn FnOnce(&mut Status) + Send>;
 
-/// The sockets. Dropping this closes them.
+/// The daemon's sockets. Dropping this value closes them.
 pub(crate) struct Desk {
     pub(crate) socket: PathBuf,
     pub(crate) metrics: PathBuf,
@@ -27,7 +27,7 @@ pub(crate) struct Desk {
     changes: Sender<Change>,
     turns: Arc<AtomicU32>,
     thread: Option<JoinHandle<()>>,
-    /// The directory of the sockets, which is removed after the loop has ended.
+    /// The directory of the sockets, which is removed when the loop has ended.
     _directory: TempDir,
 }
 
@@ -62,7 +62,7 @@ impl Desk {
         self.log.lock().expect("the log").clone()
     }
 
-    /// The number of turns of the loop.
+    /// Returns the number of turns of the event loop so far.
     pub(crate) fn turns(&self) -> u32 {
         self.turns.load(Ordering::Relaxed)
     }
@@ -120,7 +120,7 @@ fn serve(
     }
 }
 
-/// A program in place of netpolicy; see `session.sh`.
+/// Returns a program that replaces netpolicy in the test; see `session.sh`.
 pub(crate) fn fake_program() -> SessionProgram {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../daemon/tests/desk/session.sh");
     SessionProgram {
@@ -131,7 +131,7 @@ pub(crate) fn fake_program() -> SessionProgram {
     }
 }
 
-/// Returns a fixed answer to the request, in the daemon's format.
+/// Returns a fixed answer to each kind of request, in the daemon's format.
 fn answered(request: &ApiRequest) -> Answer {
     match request {
         ApiRequest::Set(intent) => Answer::Done {
@@ -187,7 +187,7 @@ impl Talk {
         self.stream.write_all(text.as_bytes()).and_then(|()| self.stream.write_all(&[0])).expect("said");
     }
 
-    /// Receives the next answer; `None` if the connection was closed.
+    /// Receives the next answer, or `None` if the connection was closed.
     pub(crate) fn receive(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.rest.iter().position(|&byte| byte == 0) {
