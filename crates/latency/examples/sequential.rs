@@ -1,5 +1,5 @@
 //! Measures how often tests on paired windows raise a false alarm, and how soon they detect a true change.
-//! docs/decisions/0029 has the false-alarm rates.
+//! The false-alarm rates are in docs/decisions/0029.
 //!
 //! `cargo run --release -p netpolicy-latency --example sequential [TRIALS]`
 
@@ -8,18 +8,18 @@
 use latency::measure::sequential::Sequence;
 use model::Chance;
 
-/// The noise of windows, on a logarithmic scale.
+/// The distribution of the windows' noise, on a logarithmic scale.
 #[derive(Clone, Copy)]
 enum Noise {
     /// Normal and independent.
     Independent,
-    /// Correlated with the previous window: correlation 0.76, as measured for p50 of memcached.
+    /// Each window is correlated with the previous one: correlation 0.76, as measured for p50 of memcached.
     Autocorrelated,
-    /// Student's t with two degrees of freedom: infinite variance.
+    /// Student's t with two degrees of freedom, which has infinite variance.
     Heavy,
-    /// Autocorrelated, while the level rises by a factor of ten over the trial.
+    /// Autocorrelated, with a level that rises by a factor of ten over the trial.
     Drifting,
-    /// Normal, but one window in twenty is ten times slower.
+    /// Normal, but one window in twenty is ten times slower than the others.
     Stalled,
 }
 
@@ -60,8 +60,8 @@ impl Windows {
         self.level
     }
 
-    /// The difference of a pair in random order, with this true difference and this standard deviation of the
-    /// noise.
+    /// Returns the difference of a pair of windows in random order, with this true difference and this
+    /// standard deviation of the noise.
     fn pair(&mut self, truth: f64, sd: f64) -> f64 {
         let (first, second) = (sd * self.next(), sd * self.next());
         truth + if self.chance.below(2) == 0 { first - second } else { second - first }
@@ -88,13 +88,13 @@ fn by_bets(_: &[f64], sequence: &Sequence) -> bool {
     sequence.against_at_most(0.0) >= refused || sequence.against_at_least(0.0) >= refused
 }
 
-/// As one of the two deciding metrics of `compare`.
+/// Decides as for one of two deciding metrics of `compare`.
 fn by_bets_of_two(_: &[f64], sequence: &Sequence) -> bool {
     let refused = (2.0 / (ALPHA / 2.0)).ln();
     sequence.against_at_most(0.0) >= refused || sequence.against_at_least(0.0) >= refused
 }
 
-/// Tests the signs: a uniform mixture over the probability of a plus.
+/// Tests only the signs of the differences, with a uniform mixture over the probability of a plus.
 fn by_signs(differences: &[f64], _: &Sequence) -> bool {
     let plus = differences.iter().filter(|difference| **difference > 0.0).count();
     let grid = (1..50).map(|step| f64::from(step) / 50.0);
@@ -130,7 +130,7 @@ fn by_t(differences: &[f64], _: &Sequence) -> bool {
     mean.abs() > 2.1 * (variance / n).sqrt()
 }
 
-/// The number of pairs after which a test decides; `None` if it does not.
+/// Returns the number of pairs after which a test decides, or `None` if it does not decide.
 fn first(test: Test, noise: Noise, truth: f64, sd: f64, seed: u64) -> Option<usize> {
     let mut windows = Windows::new(noise, seed);
     let (mut sequence, mut differences) = (Sequence::new(), Vec::new());

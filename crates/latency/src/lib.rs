@@ -1,8 +1,8 @@
 //! The response times of running services: measured from outside, compared, and reported.
 //!
-//! [`live`] measures windows of a service, [`judge`] compares settings that alternate on it, and [`reports`]
-//! holds the output of `watch` and `compare`. [`measure`] has the statistics of windows and uses nothing else of
-//! this crate.
+//! [`live`] measures windows of a service, [`judge`] compares settings that alternate on a service, and
+//! [`reports`] contains the output of `watch` and `compare`. [`measure`] contains the statistics of windows
+//! and uses no other part of this crate.
 #![forbid(unsafe_code)]
 
 pub mod judge;

@@ -1,4 +1,5 @@
-//! Alternates candidates: at most one is in force at a time. Each is applied by an ordinary transaction.
+//! Alternates candidates, of which at most one is in force at a time. Each is applied by an ordinary
+//! transaction.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -14,49 +15,51 @@ use session::{Exit, Fault, Operator, Session, clock, cycle};
 use crate::judge::candidate::Candidate;
 use crate::judge::held::Proposed;
 
-/// How long a candidate may outlast its window if this program dies. After that, the next netpolicy command
-/// that checks for expired transactions rolls it back.
+/// How long a candidate may stay in force after its window if this program dies. The next netpolicy command
+/// that checks for expired transactions then rolls the candidate back.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Candidates, of which at most one is in force. Dropping this restores the host.
+/// Candidates, of which at most one is in force. Dropping this value restores the host.
 #[derive(Debug)]
 pub struct Alternation<'a, K: Knobs<Error = KernelError> = Kernel> {
     session: &'a Session,
     journal: Journal,
     kernel: K,
     candidates: Vec<Arm>,
-    /// The candidate in force with its transaction; `None` if it changes nothing.
+    /// The candidate in force with its transaction; `None` if the current candidate changes nothing.
     in_force: Option<(usize, TransactionName)>,
-    /// When the candidate in force was applied, and how long each candidate was in force before.
+    /// When the candidate in force was applied, and for how long in total each candidate was in force before
+    /// that.
     since: Instant,
     in_force_for: Vec<Duration>,
-    /// The newest transaction of the journal at the last check.
+    /// The journal's newest transaction when it was last checked.
     newest: Option<TransactionName>,
-    /// The last rolled back transaction of each candidate.
+    /// For each candidate, its last transaction that was rolled back.
     spent: Vec<Option<TransactionName>>,
     /// The length of a window, including the pause before it.
     turn: Duration,
 }
 
-/// A candidate and its changes on this host.
+/// A candidate, with the changes that it makes on this host.
 #[derive(Debug)]
 struct Arm {
     plan: Plan,
-    /// For each object, the expected settings of all candidates while this candidate is in force.
+    /// The settings that each object is expected to have while this candidate is in force, for all settings
+    /// that any candidate changes.
     expected: Vec<Vec<Setting>>,
 }
 
 /// A switch.
 #[derive(Clone, Copy, Debug)]
 pub struct Switched {
-    /// The time for writing and reading back.
+    /// How long it took to write the settings and read them back.
     pub took: Duration,
-    /// The number of written settings.
+    /// The number of settings that were written.
     pub written: usize,
 }
 
 impl<'a> Alternation<'a> {
-    /// Plans each candidate. Writes nothing. The journal must be [owned by this
+    /// Plans each candidate, without writing anything. The journal must be [owned by this
     /// program](Journal::owned_by_session).
     ///
     /// # Errors
@@ -77,7 +80,7 @@ impl<'a> Alternation<'a> {
         Self::of_plans(plans, session, journal, turn)
     }
 
-    /// Creates an alternation of these plans, all made for the current host.
+    /// Creates an alternation of these plans, which must all be made for the current host.
     ///
     /// # Errors
     /// If the journal cannot be read.
@@ -122,7 +125,7 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
         })
     }
 
-    /// Opens the namespaces that must stay open so that everything can be restored.
+    /// Opens all namespaces that must stay open so that the host can be restored.
     ///
     /// # Errors
     /// If a namespace cannot be opened.
@@ -134,7 +137,7 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
         Ok(open.collect::<Result<_, _>>()?)
     }
 
-    /// A candidate's changes, compared with the host without any candidate.
+    /// Returns a candidate's changes compared with the unchanged host.
     pub fn changes(&self, candidate: usize) -> &Plan {
         &self.candidates[candidate].plan
     }
@@ -147,11 +150,11 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
         to(one) == to(other)
     }
 
-    /// Applies this candidate and no other.
+    /// Applies this candidate, after undoing any other.
     ///
     /// # Errors
-    /// If a setting cannot be written or read back. The host is then restored, or the error says which
-    /// settings are not.
+    /// If a setting cannot be written or read back. The host is then restored, or the error lists the
+    /// settings that are not.
     pub fn switch_to(&mut self, candidate: usize) -> Result<Switched, Fault> {
         let began = Instant::now();
         if self.in_force.is_some_and(|(now, _)| now == candidate) {
@@ -179,13 +182,14 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
         Ok(Switched { took: began.elapsed(), written })
     }
 
-    /// When a transaction that begins now expires, if this program does not end it.
+    /// Returns when a transaction that begins now expires if this program does not end it before.
     fn deadline(&self) -> Nanoseconds {
         let life = u64::try_from((self.turn + GRACE).as_nanos()).unwrap_or(u64::MAX);
         Nanoseconds(clock::now().since_boot.0.saturating_add(life))
     }
 
-    /// Adds a hint to the failure of a candidate if another program has changed the same settings meanwhile.
+    /// Adds a hint to the failure of a candidate, if another program has changed the same settings in the
+    /// meantime.
     fn overtaken(&mut self, candidate: usize, fault: Fault) -> Fault {
         let mut before: Vec<Setting> =
             self.candidates[candidate].plan.changes().map(|change| change.from().clone()).collect();
@@ -201,7 +205,7 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
         }
     }
 
-    /// Restores the host to its state without candidates. Returns the number of written settings.
+    /// Restores the host to its state without any candidate. Returns the number of settings that were undone.
     ///
     /// # Errors
     /// If a setting cannot be restored.
@@ -209,7 +213,7 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
         let Some((candidate, name)) = self.in_force.take() else { return Ok(0) };
         let undone = match self.journal.roll_back(name, &mut self.kernel, clock::now()) {
             Ok(undone) => undone.changes.len(),
-            // An operator has rolled it back already.
+            // An operator has already rolled the transaction back.
             Err(RollBackError::NothingToUndo { .. }) => 0,
             Err(error) => {
                 self.in_force = Some((candidate, name));
@@ -217,19 +221,20 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
             }
         };
         self.in_force_for[candidate] += self.since.elapsed();
-        // Keep only one transaction per candidate in the journal, because a comparison makes hundreds.
+        // A comparison makes hundreds of transactions, so keep only one per candidate in the journal.
         if let Some(earlier) = self.spent[candidate].replace(name) {
             self.journal.forget(earlier)?;
         }
         Ok(undone)
     }
 
-    /// How long a candidate was in force in total, including the time to write it and to restore the host.
+    /// Returns for how long a candidate was in force in total, including the time to write it and to restore
+    /// the host.
     pub(crate) fn in_force_for(&self, candidate: usize) -> Duration {
         self.in_force_for[candidate]
     }
 
-    /// Why the window that has just ended is not valid for its candidate; `None` if it is.
+    /// Returns why the window that has just ended is not valid for its candidate, or `None` if it is valid.
     ///
     /// # Errors
     /// If the journal or the host cannot be read.
@@ -243,7 +248,8 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
             match self.kernel.read(expected) {
                 Ok(found) if found == *expected => {}
                 Ok(_) => return Ok(Some(Unfair::Drift)),
-                // The setting disappeared with a process that has exited; the restart is reported elsewhere.
+                // The setting disappeared with a process that has exited. Another check reports the restart
+                // of the service.
                 Err(error) if K::is_gone(&error) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -251,15 +257,15 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
         Ok(None)
     }
 
-    /// Applies a candidate permanently. `None` if there is nothing to write.
+    /// Applies a candidate permanently. Returns `None` if there is nothing to write.
     ///
     /// # Errors
     /// As for [`Alternation::switch_to`].
     pub fn keep(&mut self, candidate: usize) -> Result<Option<TransactionName>, Fault> {
         self.restore()?;
         let plan = self.candidates[candidate].plan.clone();
-        // The settings stay in force after this program exits. If it is killed before the commit is complete,
-        // the guard process restores them, or any netpolicy command after the deadline.
+        // The settings stay in force after this program exits. If the program is killed before the commit is
+        // complete, its guard process restores them, or any netpolicy command does after the deadline.
         let asked = self.session.asked(Some(self.deadline()));
         let journal = self.journal.left_in_force();
         let kept = cycle::commit(plan, &mut self.kernel, &journal, &asked, Allow::default(), None)?;
@@ -267,7 +273,8 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
         Ok(kept)
     }
 
-    /// A candidate's transaction in the journal: the one in force, or the last rolled back one.
+    /// Returns a candidate's transaction in the journal: the one in force, or otherwise the last one that was
+    /// rolled back.
     pub fn transaction(&self, candidate: usize) -> Option<TransactionName> {
         match self.in_force {
             Some((now, name)) if now == candidate => Some(name),
@@ -283,7 +290,7 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
 
 impl<K: Knobs<Error = KernelError>> Drop for Alternation<'_, K> {
     fn drop(&mut self) {
-        // If this fails, the guard process restores the host from the journal at the deadline.
+        // If restoring fails, the guard process restores the host from the journal at the deadline.
         let _best_effort = self.restore();
     }
 }
@@ -291,11 +298,12 @@ impl<K: Knobs<Error = KernelError>> Drop for Alternation<'_, K> {
 /// A candidate's plan on the current host.
 pub(crate) struct OnHost {
     pub(crate) plan: Plan,
-    /// The change to apply once, if the candidate disturbs traffic and therefore cannot alternate.
+    /// The change that is applied only once, if the candidate disturbs traffic and therefore cannot
+    /// alternate.
     pub(crate) once: Option<Proposed<'static>>,
 }
 
-/// Plans a candidate on the current host; `allow` is the allowed disruption.
+/// Plans a candidate on the current host. `allow` determines which disruption is permitted.
 pub(crate) fn on_host(
     candidate: &Candidate,
     target: &MeasuredService,
@@ -344,8 +352,8 @@ pub(crate) fn on_host(
 /// The hint for a candidate that cannot alternate.
 const ONCE: &str = "compare settings that stop neither queue nor link; or use --disruptive to apply it once and measure before, with and after it, which is less certain";
 
-/// The changes of these device settings. Other settings of the device are kept: changes that the policy
-/// `none` would make are dropped.
+/// Returns the changes that these device settings make. Other settings of the device are kept: changes that
+/// the policy `none` would make are dropped.
 fn device_steps(
     settings: &[(String, model::NicRequest)],
     name: &str,
@@ -378,7 +386,8 @@ fn device_steps(
     Ok(steps.collect())
 }
 
-/// For each object, the settings of all candidates while one of them is in force.
+/// Returns the settings that each object is expected to have while the candidate with the plan `own` is in
+/// force, for all settings that any candidate changes.
 fn expected(own: &Plan, all: &[Plan]) -> Vec<Vec<Setting>> {
     let mut expected: Vec<Vec<Setting>> = Vec::new();
     let mut add = |setting: &Setting| {

@@ -1,5 +1,5 @@
-//! Compares a candidate that disturbs traffic while it is written: it is applied once, between windows
-//! without it.
+//! Compares a candidate that disturbs traffic while it is written. The candidate is applied once, between
+//! windows without it.
 
 use std::time::Instant;
 
@@ -16,17 +16,17 @@ use crate::judge::one_shot::{OneShot, SETTLING};
 #[derive(Default)]
 struct Stretch {
     windows: Vec<(Figures, LiveWindow, Option<Unfair>)>,
-    /// Why the windows ended early; `None` if they did not.
+    /// Why the windows ended early, if they did.
     ended: Option<Ended>,
 }
 
-/// The two candidates: the unchanged host, and the change that disturbs traffic.
+/// The indices of the two candidates: the unchanged host, and the change that disturbs traffic.
 const WITHOUT: usize = 0;
 const WITH: usize = 1;
 
 impl Comparison<'_> {
-    /// Measures windows before, with and after the candidate. Each window with the candidate is paired with a
-    /// random one without it.
+    /// Measures windows before, with and after the candidate. Pairs each window with the candidate with a
+    /// random window without it.
     pub(crate) fn before_with_and_after(
         &mut self,
         once: &mut OneShot<'_>,
@@ -38,13 +38,13 @@ impl Comparison<'_> {
         let before = self.stretch("before", WITHOUT, once.windows, signals, progress)?;
         let mut with = Stretch::default();
         let mut after = Stretch::default();
-        // Without response times, the disturbance would show nothing.
+        // If there are no response times, the disturbance would be useless: skip it.
         let unpaired = before.windows.last().and_then(|(_, window, _)| Unpaired::of(&window.counts));
         let mut ended = before.ended.or(unpaired.map(Ended::Unpaired));
         if ended.is_none() {
             self.switches.push(once.commit()?);
             with = self.stretch("with", WITH, once.windows, signals, progress)?;
-            // Restore the host first, whatever the result.
+            // Restore the host before anything else, whatever the result.
             self.switches.push(once.roll_back()?);
             ended = with.ended;
         }
@@ -67,7 +67,8 @@ impl Comparison<'_> {
         Ok(ended.unwrap_or(if switchback.is_decided() { Ended::Decided } else { Ended::Time }))
     }
 
-    /// Waits for outstanding requests, then measures this many windows without writing.
+    /// Waits until outstanding requests are answered, and then measures this many windows without writing
+    /// anything.
     fn stretch(
         &mut self,
         name: &str,
@@ -89,7 +90,7 @@ impl Comparison<'_> {
                     stretch.ended = Some(Ended::Interrupted);
                     break;
                 }
-                // A restarted process has lost its settings, so there is nothing to compare any more.
+                // A restarted process has lost its settings, so the comparison cannot continue.
                 Ok(_) | Err(Broken::Restart) => {
                     stretch.ended = Some(Ended::Service);
                     break;

@@ -7,20 +7,20 @@ use linux::{Kernel, Netns};
 use model::{Nanoseconds, Plan, Policy};
 use session::{Fault, Session, clock, cycle};
 
-/// The maximum number of stages: one for queues, and one for their settings.
+/// The maximum number of stages: one for queues, and one for the queues' settings.
 const STAGES_MAX: usize = 2;
 
 /// The change to apply.
 #[derive(Clone, Debug)]
 pub(crate) enum Proposed<'a> {
-    /// The changes that a policy requires on the host at that time, in stages.
+    /// Apply the changes that this policy requires on the host at the time of the commit, in stages.
     Policy(Cow<'a, Policy>),
-    /// These changes, in one transaction.
+    /// Apply these changes, in one transaction.
     Changes(Plan),
 }
 
-/// A change in one or more transactions with a deadline each. Dropping this rolls back the transactions that
-/// were not confirmed.
+/// A change that was applied in one or more transactions, each with a deadline. Dropping this value rolls
+/// back the transactions that were not confirmed.
 #[derive(Debug)]
 pub(crate) struct HeldChange<'a> {
     proposed: Proposed<'a>,
@@ -28,7 +28,7 @@ pub(crate) struct HeldChange<'a> {
     allow: Allow,
     session: &'a Session,
     transactions: Vec<TransactionName>,
-    /// Whether the transactions still need a decision.
+    /// Whether the transactions must still be confirmed or rolled back.
     undecided: bool,
 }
 
@@ -42,7 +42,7 @@ impl<'a> HeldChange<'a> {
         Self { proposed, netns, allow, session, transactions: Vec::new(), undecided: false }
     }
 
-    /// Applies the change. At `deadline`, a time since boot, it is rolled back unless it was confirmed.
+    /// Applies the change. Unless it is confirmed, it is rolled back at `deadline`, a time since boot.
     pub(crate) fn commit(&mut self, deadline: Nanoseconds) -> Result<(), Fault> {
         self.undecided = true;
         for _ in 0..STAGES_MAX {
@@ -65,22 +65,22 @@ impl<'a> HeldChange<'a> {
         Ok(())
     }
 
-    /// Forgets rolled back transactions, so that the change can be applied again.
+    /// Forgets the transactions, which were rolled back, so that the change can be applied again.
     pub(crate) fn forget(&mut self) {
         self.transactions.clear();
     }
 
-    /// The transactions, oldest first.
+    /// Returns the transactions, oldest first.
     pub(crate) fn transactions(&self) -> &[TransactionName] {
         &self.transactions
     }
 
-    /// Restores the host, newest transaction first.
+    /// Rolls back all transactions, newest first.
     pub(crate) fn roll_back(&mut self) -> Result<(), Fault> {
         let journal = self.session.journal()?;
         for name in self.transactions.iter().rev() {
             match journal.roll_back(*name, &mut Kernel::new(), clock::now()) {
-                // An operator or the deadline has rolled it back already.
+                // An operator, or the deadline, has already rolled the transaction back.
                 Ok(_) | Err(RollBackError::NothingToUndo { .. }) => {}
                 Err(error) => return Err(error.into()),
             }

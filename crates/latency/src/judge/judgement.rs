@@ -1,4 +1,4 @@
-//! The judgement on rounds, as recorded with a transaction.
+//! The judgement on the rounds of a comparison, as it is recorded with a transaction.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use crate::measure::switchback::{Metric, MetricChange, Switchback, Verdict};
 use model::{JudgedChange, JudgedUnit, Judgement, Ruling};
 use session::clock;
 
-/// The judgement on a candidate compared with the first one; for the first, on the second.
+/// Returns the judgement on a candidate, compared with the first one. For the first candidate itself, returns
+/// the judgement on the second one.
 ///
 /// # Panics
 /// If the candidate does not exist.
@@ -41,12 +42,12 @@ const fn ruling(verdict: Verdict, reversed: bool) -> Ruling {
     }
 }
 
-/// The changes to report: those of the deciding metrics, of other percentiles and of costs.
+/// Selects the changes to report: those of the deciding metrics, of other percentiles, and of costs.
 pub(crate) fn changes_of(changes: &[MetricChange]) -> Vec<JudgedChange> {
     let is_shown = |change: &&MetricChange| match change.metric {
         Metric::P50 | Metric::P90 | Metric::P99 | Metric::Cpu => true,
         Metric::Requests => change.decides,
-        // The ruling itself reports stalled requests.
+        // The ruling itself tells whether requests stalled.
         Metric::CpuService
         | Metric::CpuDelivery
         | Metric::CpuMeasuring

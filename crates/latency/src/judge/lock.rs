@@ -12,31 +12,32 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use session::{Exit, Fault, Session};
 
-/// The name of the socket that locks a namespace. It does not depend on the state directory, because a
-/// comparison with another directory would record this one's candidate as the original state.
+/// The name of the socket that locks a namespace. The name does not depend on the state directory: a
+/// comparison with another state directory would record this comparison's candidate as the original state.
 const NAME: &[u8] = b"netpolicy/comparison";
 
-/// The uid whose lock counts. Any user can bind the name.
+/// The user whose lock counts. Any other user can bind the name, too.
 const ROOT: u32 = 0;
 
-/// The right to alternate the settings of a network namespace. Two comparisons would disturb each other's
-/// windows, even without shared queues. The kernel releases the lock when the process exits.
+/// A lock that permits this process to alternate the settings of a network namespace. Two comparisons would
+/// disturb each other's windows, even without shared queues. The kernel releases the lock when the process
+/// exits.
 #[derive(Debug)]
 pub struct ComparisonLock {
     #[expect(dead_code, reason = "kept open to hold the lock")]
     file: File,
-    /// `None` if an unprivileged user has bound the name.
+    /// The socket that holds the name; `None` if an unprivileged user has bound the name.
     #[expect(dead_code, reason = "kept open to hold the name")]
     listener: Option<UnixListener>,
 }
 
 impl ComparisonLock {
-    /// Takes the lock.
+    /// Acquires the lock.
     ///
     /// # Errors
-    /// Exit 7 if another process holds it, with its pid.
+    /// Exit 7, with the holder's pid, if another process holds the lock.
     pub fn take(session: &Session, netns: &Netns) -> Result<Self, Fault> {
-        // Opening the journal checks who may write to this directory.
+        // Open the journal first: this checks who may write to the state directory.
         session.journal()?;
         std::fs::create_dir_all(&session.state_dir)
             .map_err(|error| Fault::file(&session.state_dir, error))?;
@@ -73,7 +74,7 @@ fn listen() -> Result<Option<UnixListener>, Fault> {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => match holder() {
             Some(peer) if peer.uid != ROOT => Ok(None),
             Some(peer) => Err(held_by(&peer.pid.to_string())),
-            // The holder has exited since, or the queue of its socket is full.
+            // The holder has exited since, or the backlog of its socket is full.
             None => Err(Fault::new(
                 Exit::Refused,
                 "another process is already comparing or guarding settings of this network namespace",
@@ -84,7 +85,8 @@ fn listen() -> Result<Option<UnixListener>, Fault> {
     }
 }
 
-/// The process that has bound the name in this thread's network namespace. Does not wait for it.
+/// Returns the process that has bound the name in this thread's network namespace. Does not wait for the
+/// process.
 fn holder() -> Option<UnixPeer> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;

@@ -1,10 +1,10 @@
-//! Alternates settings on a running service, and judges them on its own traffic.
+//! Alternates settings on a running service, and judges them by the service's own traffic.
 //!
 //! This module parses candidates ([`Candidate`]), applies each by an ordinary transaction ([`Alternation`]),
-//! measures windows until the verdict is known ([`Comparison`]), and records the measurements
-//! ([`PairRecord`]). It prints nothing, and serves commands and the daemon alike. The statistics are in
-//! `crate::measure::switchback`. A [`GuardedTrial`] judges a change that is to be kept, and reverts it if it harms a
-//! service.
+//! measures windows until there is a verdict ([`Comparison`]), and records the measurements ([`PairRecord`]).
+//! It prints nothing; both commands and the daemon use it. The statistics are in
+//! `crate::measure::switchback`. A [`GuardedTrial`] judges a change that is to be kept, and reverts the
+//! change if it harms a service.
 //!
 //! However a comparison ends, the host is restored: each switch is a transaction with a deadline, which the
 //! journal can undo.

@@ -12,27 +12,28 @@ use crate::judge::candidate::CandidateSettings;
 use crate::judge::held::HeldChange;
 use crate::judge::options::ComparisonOptions;
 
-/// The minimum and maximum number of windows in each of the three stretches: before, with and after the
+/// The minimum and maximum number of windows in each of the three series: before, with and after the
 /// candidate.
 const WINDOWS_MIN: usize = 6;
 const WINDOWS_MAX: usize = 30;
 
-/// How many windows to skip after each switch, while clients reconnect and queues fill.
+/// The number of windows to skip after each switch, while clients reconnect and queues fill.
 pub(crate) const SETTLING: usize = 2;
 
-/// How long after the candidate's planned end another netpolicy process rolls it back if this program hangs.
+/// How long after the candidate's planned end another netpolicy process rolls it back, in case this program
+/// hangs.
 const DEADLINE_AFTER: Duration = Duration::from_secs(60);
 
 /// A candidate that is applied once.
 pub(crate) struct OneShot<'a> {
     held: HeldChange<'a>,
-    /// The number of windows in each stretch.
+    /// The number of windows in each of the three series.
     pub(crate) windows: usize,
     deadline: Nanoseconds,
 }
 
 impl<'a> OneShot<'a> {
-    /// Plans the candidates; `None` if no candidate disturbs traffic, so that they can alternate.
+    /// Plans the candidates. Returns `None` if no candidate disturbs traffic, so that all can alternate.
     ///
     /// # Errors
     /// If the planner refuses. Exit 7 if a candidate disturbs traffic and is not the only one to compare, or
@@ -90,7 +91,7 @@ impl<'a> OneShot<'a> {
         Ok(Some((Self { held, windows, deadline }, Alternation::of_plans(plans, session, &journal, turn)?)))
     }
 
-    /// The time since boot at which the candidate is rolled back at the latest.
+    /// Returns the time since boot at which the candidate is rolled back at the latest.
     pub(crate) const fn deadline(&self) -> Nanoseconds {
         self.deadline
     }
@@ -109,7 +110,7 @@ impl<'a> OneShot<'a> {
         Ok(began.elapsed())
     }
 
-    /// Makes the candidate permanent.
+    /// Applies the candidate permanently.
     pub(crate) fn keep(&mut self) -> Result<Vec<apply::TransactionName>, Fault> {
         self.held.forget();
         self.held.commit(self.deadline)?;

@@ -13,7 +13,7 @@ pub fn progress_words(so_far: &Switchback, elapsed: Duration, most: Duration) ->
         pairs(so_far.rounds())
     )];
     let voided: usize = so_far.voided().iter().map(|(_, rounds)| rounds).sum();
-    // Name only the most frequent reason.
+    // State only the most frequent reason why rounds are not valid.
     if let Some((why, _)) = so_far.voided().iter().max_by_key(|(_, rounds)| *rounds) {
         parts[0] += &format!(", {voided} void ({why})");
     }
@@ -29,7 +29,7 @@ pub fn progress_words(so_far: &Switchback, elapsed: Duration, most: Duration) ->
     parts.join("; ")
 }
 
-/// Formats a number of pairs.
+/// Formats a number of pairs: `1 pair`, `2 pairs`.
 pub fn pairs(number: usize) -> String {
     format!("{number} {}", if number == 1 { "pair" } else { "pairs" })
 }

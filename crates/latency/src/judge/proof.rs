@@ -1,11 +1,11 @@
-//! Evaluates the pairs of a standing proof.
+//! Evaluates the pairs of a standing proof, which measures the effect of a policy.
 
 use crate::measure::sequential::{Bounds, Sequence};
 use crate::measure::switchback::Rule;
 use model::{Effect, Proof, ProofInterval};
 
-/// Evaluates the differences of a proof. This takes up to half a second: do not call it from a thread that
-/// must answer.
+/// Computes the effects from the differences in a proof. This takes up to half a second, so do not call it
+/// from a thread that must answer requests.
 pub fn effects(proof: &Proof) -> Vec<Effect> {
     let of = |(quantity, differences): (&model::Guarded, &Vec<f32>)| {
         let recent = differences.len().saturating_sub(Proof::RECENT_PAIRS);
@@ -36,7 +36,8 @@ mod test {
 
     use super::*;
 
-    /// Random differences of CPU time per request, for a policy that changes it by this share.
+    /// Draws random differences of the CPU time per request, for a policy that changes this time by a given
+    /// share.
     fn drawn(chance: &mut Chance, change: f64, pairs: usize) -> BTreeMap<Guarded, Vec<f64>> {
         let mut normal =
             || (-2.0 * chance.unit().ln()).sqrt() * (std::f64::consts::TAU * chance.unit()).cos();
@@ -69,7 +70,7 @@ mod test {
         const RUNS: u64 = 40;
         let mut misses = 0;
         for seed in 0..RUNS {
-            // Pairs without an effect or with a known one.
+            // Test pairs without an effect and with known effects.
             let change = [0.0, -0.2, 0.3, 0.05][usize::try_from(seed % 4).unwrap_or(0)];
             let (mut proof, mut chance) = (proof(), Chance::stream(seed, &[]));
             let mut missed = false;
@@ -81,7 +82,7 @@ mod test {
             }
             misses += u64::from(missed);
         }
-        // At most 5 % of 40.
+        // At most 5 % of 40 runs may miss the true effect.
         assert!(misses <= 2, "{misses} of {RUNS}");
     }
 }

@@ -1,4 +1,4 @@
-//! The rounds of a comparison, recorded in a file: one JSON document per line.
+//! The rounds of a comparison, recorded in a file with one JSON document per line.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -27,41 +27,41 @@ pub struct ComparisonHeader {
     pub service: String,
     /// The ports.
     pub ports: Vec<u16>,
-    /// The candidates; all others are compared with the first.
+    /// The names of the candidates, all of which are compared with the first one.
     pub candidates: Vec<String>,
     /// The deciding metrics and the margin.
     pub rule: Rule,
     /// Limits that the winner must not exceed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
-    /// How the windows were measured.
+    /// The method by which the windows were measured.
     #[serde(default)]
     pub by: JudgedBy,
     /// The length of a window, in seconds.
     pub window: f64,
     /// The pause before each window, in seconds.
     pub guard: f64,
-    /// The seed of the order.
+    /// The seed for the random order of candidates.
     pub seed: u64,
     /// The host's name.
     pub host: String,
     /// The kernel.
     pub kernel: String,
-    /// The start, in seconds since 1970.
+    /// When the comparison started, in seconds since 1970.
     pub started: u64,
 }
 
-/// Any other line: one round.
+/// Each line after the first: one round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedRound {
-    /// When the round ended, in seconds since the start.
+    /// When the round ended, in seconds since the start of the comparison.
     pub at: f64,
-    /// The candidates in the order in which they were measured, by index.
+    /// The indices of the candidates, in the order in which they were measured.
     pub order: Vec<usize>,
     /// The figures of each window, in the order of the candidates; fewer if the round ended early.
     pub figures: Vec<Figures>,
-    /// All measurements of these windows.
+    /// The complete measurements of these windows.
     pub windows: Vec<LiveWindow>,
     /// Why the round is not valid; `None` if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,10 +108,10 @@ impl PairRecord {
         Ok(record)
     }
 
-    /// Appends a round. When this returns, the file contains it.
+    /// Appends a round. On return, the file contains the round.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the round cannot be written.
     pub fn add(&mut self, round: &Round, at: f64) -> Result<(), Fault> {
         self.line(&RecordedRound {
             at,
@@ -141,18 +141,18 @@ pub struct RecordedComparison {
 }
 
 impl RecordedComparison {
-    /// Whether a text begins like such a record.
+    /// Whether a text begins like the recording of a comparison.
     pub fn begins(text: &str) -> bool {
         text.lines().next().is_some_and(|line| {
             serde_json::from_str::<ComparisonHeader>(line).is_ok_and(|header| header.kind == KIND)
         })
     }
 
-    /// Parses a record. The last line may be incomplete, because the process that wrote it may have been
+    /// Parses a recording. The last line may be incomplete, because the process that wrote it may have been
     /// killed.
     ///
     /// # Errors
-    /// The first line that is malformed, except for an incomplete last line.
+    /// The first malformed line, except for an incomplete last line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut lines = text.lines().enumerate().peekable();
         let wrong = |line: usize, error: serde_json::Error| format!("line {}: {error}", line + 1);
@@ -172,7 +172,7 @@ impl RecordedComparison {
         Ok(Self { header, rounds })
     }
 
-    /// The combined result of the rounds.
+    /// Returns the combined result of the recorded rounds.
     pub fn switchback(&self) -> Switchback {
         let ComparisonHeader { candidates, rule, by, .. } = &self.header;
         let mut all = Switchback::judged_by(candidates.clone(), rule.clone(), *by);
@@ -196,8 +196,8 @@ mod test {
 
     use super::*;
 
-    /// memcached with eight connections, whose clients do not wait for answers. 1 % of the packets with
-    /// requests were dropped while the second candidate, an offload for UDP, was in force.
+    /// Recordings of memcached with eight connections, whose clients do not wait for answers. While the
+    /// second candidate, an offload for UDP, was in force, 1 % of the packets with requests were dropped.
     const RECORDED: [(&str, &str); 2] = [
         (
             "2000 requests per second",
@@ -206,8 +206,8 @@ mod test {
         ("200", include_str!("../../../netpolicy/tests/root/recorded/compare-loss-slow.jsonl")),
     ];
 
-    /// The verdicts, other than `cannot-tell`, of 100 comparisons. Each draws random rounds of the recording,
-    /// and ends as soon as it has a verdict.
+    /// Returns the verdicts of 100 comparisons, except `cannot-tell`. Each comparison draws random rounds
+    /// from the recording, and ends as soon as it has a verdict.
     fn verdicts(recording: &RecordedComparison, deciding: Metric, knows_loss: bool) -> Vec<Verdict> {
         const TRIALS: u64 = 100;
         const ROUNDS: usize = 40;
@@ -222,8 +222,8 @@ mod test {
                 if !knows_loss {
                     figures.iter_mut().for_each(|figures| figures.network = None);
                 }
-                // The windows themselves show why a round was void, except for a loss that is not to be
-                // considered here.
+                // The windows themselves show why a round was not valid. Omit losses of packets, which are
+                // not considered here.
                 all.add(&figures, recording.rounds[at].void.filter(|why| *why != Unfair::Loss));
                 if all.is_decided() {
                     break;

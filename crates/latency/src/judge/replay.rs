@@ -1,5 +1,5 @@
-//! Replays guards on pairs without a change, to measure how often they raise a false alarm, and how soon they
-//! detect an added regression.
+//! Replays guards on recorded pairs without a change, to measure how often they raise a false alarm, and how
+//! soon they detect a regression that is added to the pairs.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::judge::trial::{PAIRS_MIN, is_refused, windows_of};
 
-/// The metrics of replayed guards, and the limit of each.
+/// The metrics that the replayed guards limit, and the limit on each.
 const GUARDED: [Metric; 3] = [Metric::P50, Metric::P90, Metric::Cpu];
 const LIMIT: f64 = 0.15;
 
@@ -23,30 +23,30 @@ const LASTS: f64 = 60.0;
 pub struct Replayed {
     /// The regression of p50 and p90 that was added to the window with the change, as a share.
     pub regression: f64,
-    /// The number of guards.
+    /// The number of replayed guards.
     pub trials: u32,
-    /// The pairs that were replayed.
+    /// The number of pairs that were replayed.
     pub pairs: usize,
     /// The duration of a pair, in seconds.
     pub pair_seconds: f64,
-    /// The number of guards that reverted.
+    /// The number of guards that reverted the change.
     pub reverted: usize,
-    /// The number of guards that reverted within 30 s.
+    /// The number of guards that reverted the change within 30 s.
     pub within_30_seconds: usize,
-    /// The time until half of them had reverted, in seconds; `None` if fewer did.
+    /// The time until half of the guards had reverted, in seconds; `None` if fewer did.
     pub median_seconds: Option<f64>,
-    /// The time until 95 % of them had reverted, in seconds.
+    /// The time until 95 % of the guards had reverted, in seconds; `None` if fewer did.
     pub p95_seconds: Option<f64>,
 }
 
 impl Replayed {
-    /// The length of such a guard's windows, and of the pause before each, at this request rate.
+    /// Returns the length of a replayed guard's windows, and of the pause before each, at this request rate.
     pub fn windows(rate: f64) -> (Duration, Duration) {
         windows_of(&GUARDED, rate)
     }
 
-    /// Replays this many one-minute guards on pairs of this duration. Each starts at a random pair, and the
-    /// two windows of a pair are in random order. `None` without pairs.
+    /// Replays this many one-minute guards on pairs of this duration. Each guard starts at a random pair, and
+    /// the two windows of a pair are in random order. Returns `None` if there are no pairs.
     pub fn of(
         unchanged: &Switchback,
         pair_seconds: f64,
@@ -86,7 +86,7 @@ impl Replayed {
     }
 }
 
-/// The number of pairs after which a guard reverts; `None` if it keeps the change.
+/// Returns the number of pairs after which a guard reverts, or `None` if it keeps the change.
 fn reverts_after(
     pairs: &[(Metric, Vec<f64>); 3],
     (first, known, most): (usize, usize, usize),
@@ -124,7 +124,7 @@ mod test {
         }
     }
 
-    /// Pairs that differ only by noise of 15 %.
+    /// Creates pairs that differ only by noise of 15 %.
     fn same() -> Switchback {
         let mut chance = Chance::stream(7, &[]);
         let mut figures = || {
@@ -141,8 +141,8 @@ mod test {
         all
     }
 
-    /// Pairs of windows of memcached without a change, and the duration of a pair. Recorded by `bench judge
-    /// --scenario same-short --record`.
+    /// Parses recorded pairs of windows of memcached without a change, and the duration of a pair. They were
+    /// recorded by `bench judge --scenario same-short --record`.
     fn recorded(text: &str) -> (Switchback, f64) {
         let (head, pairs) = text.split_once('\n').expect("a line on the pairs");
         let seconds = head.split(' ').next().and_then(|seconds| seconds.parse().ok()).expect("a duration");
@@ -154,7 +154,7 @@ mod test {
         (all, seconds)
     }
 
-    /// The windows of recorded pairs.
+    /// Parses the windows of recorded pairs.
     fn windows(text: &str) -> Vec<Figures> {
         let window = |of: &[f64]| {
             let [_, p50, p90, service, delivery, run_delay] = *of else { panic!("six figures: {of:?}") };
@@ -176,9 +176,9 @@ mod test {
             .collect()
     }
 
-    /// The share of guards that revert a regression of 30 % within 30 s: on an idle machine, next to a
-    /// compiler, and with a load of 8 on two CPUs. Without the bet that survives outliers, it was 0.997, 0.63
-    /// and 0.42.
+    /// The goal is the share of guards that revert a regression of 30 % within 30 s: on an idle machine, next
+    /// to a compiler, and with a load of 8 on two CPUs. Without the bet that survives outliers, the shares
+    /// were 0.997, 0.63 and 0.42.
     #[test]
     fn a_regression_is_reverted_on_a_noisy_machine_and_nothing_without_one() {
         for (name, text, goal) in [
@@ -195,8 +195,8 @@ mod test {
         }
     }
 
-    /// Compares a guard's prediction, from 28 windows at random places of a record, with the guards' actual
-    /// times.
+    /// Compares a guard's predictions, each from 28 windows at a random place of the recording, with the
+    /// times that guards actually take.
     #[test]
     fn guards_see_a_growth_about_when_they_said() {
         for (name, text) in [
@@ -233,11 +233,11 @@ mod test {
     fn a_guard_keeps_what_makes_no_difference_and_puts_back_what_doubles_response_times() {
         let same = same();
         let of = |regression, trials| Replayed::of(&same, 0.2, regression, (trials, 1)).expect("pairs");
-        // At most 0.1 % of the guards.
+        // At most 0.1 % of the guards may revert a change that makes no difference.
         assert!(of(0.0, 1_000).reverted <= 1, "{:?}", of(0.0, 1_000));
         let doubled = of(1.0, 100);
         assert_eq!((doubled.reverted, doubled.within_30_seconds), (100, 100));
-        // The goal for a regression of 30 % when windows vary by 15 %.
+        // The goal for a regression of 30 % if windows vary by 15 %.
         assert!(of(0.3, 100).within_30_seconds >= 95, "{:?}", of(0.3, 100));
     }
 }

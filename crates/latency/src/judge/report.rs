@@ -1,4 +1,4 @@
-//! The output about a guard.
+//! The output about a change that was tried under guard.
 
 use apply::TransactionName;
 use model::{Finding, JudgedBy, Judgement, Ruling};
@@ -9,36 +9,37 @@ use session::page::{Page, Report, Style};
 use crate::judge::trial::{ServiceForesight, TrialOutcome};
 use crate::reports::found;
 
-/// The outcome of a change under guard.
+/// The outcome of a change that was tried under guard.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct GuardReport {
     /// Whether the change was kept.
     kept: bool,
     ruling: Ruling,
     by: JudgedBy,
-    /// How long the change was judged, in seconds.
+    /// For how long the change was judged, in seconds.
     seconds: f64,
-    /// The number of switches that wrote something.
+    /// The number of switches in which something was written.
     switches: usize,
     /// The longest duration of a switch between settings, in milliseconds.
     longest_switch_ms: f64,
-    /// The measurements of each service.
+    /// The verdict of each service, with its measurements.
     verdicts: Vec<Judgement>,
-    /// The predictions of what the guard can detect, at the noise before the change.
+    /// Predictions of what the guard can detect, given the noise before the change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     foresight: Vec<ServiceForesight>,
-    /// The transactions that have the verdict: those in force, or the last ones, which were rolled back.
+    /// The transactions with which the verdict is recorded: those in force, or otherwise the last ones, which
+    /// were rolled back.
     transactions: Vec<TransactionName>,
     /// Why the journal does not contain the verdict; `None` if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     unnoted: Option<String>,
-    /// Conditions that limit the validity of the measurements.
+    /// Conditions that limit how far the measurements are valid.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     findings: Vec<Finding>,
 }
 
 impl GuardReport {
-    /// The report on a trial; `kept` are the transactions in force.
+    /// Creates the report on a trial. `kept` contains the transactions that stay in force, if any.
     pub fn of(outcome: &TrialOutcome, by: JudgedBy, kept: Option<Vec<TransactionName>>) -> Self {
         let longest = outcome.switches.iter().max().map_or(0.0, |took| took.as_secs_f64() * 1e3);
         Self {
@@ -80,12 +81,12 @@ impl Report for GuardReport {
     }
 }
 
-/// The predictions of what a guard or a comparison can detect, at the noise of the windows before it: the
-/// data of `--dry-run`.
+/// Predictions of what a guard or a comparison can detect, given the noise of the windows before it: the data
+/// of `--dry-run`.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct ForesightReport {
     by: JudgedBy,
-    /// The prediction for each service; empty if the change does not alternate, or if there were too few
+    /// The predictions for each service; empty if the change does not alternate, or if there were too few
     /// windows.
     services: Vec<ServiceForesight>,
 }

@@ -1,4 +1,5 @@
-//! The output of `bench judge`: verdicts of `compare`, compared with the truth on the wire.
+//! The output of `bench judge`, which compares the verdicts of `compare` with the truth that was measured on
+//! the wire.
 
 use crate::measure::switchback::{Metric, Switchback, Verdict};
 use schemars::JsonSchema;
@@ -7,15 +8,15 @@ use session::page::{Cell, Page, Report, Style, Table};
 
 use crate::judge::replay::Replayed;
 
-/// A comparison with the truth.
+/// A verdict of `compare`, and the truth for the same pairs.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct JudgedScenario {
     scenario: String,
     /// The verdict of `compare`.
     said: Verdict,
-    /// The verdict of the measurements on the wire, for the same pairs.
+    /// The verdict from the measurements on the wire, for the same pairs.
     truth: Verdict,
-    /// The change of the median response time with its interval: by `compare`, and on the wire.
+    /// The change of the median response time, with its interval: as measured by `compare`, and on the wire.
     p50: [String; 2],
     p90: [String; 2],
     pairs: usize,
@@ -24,7 +25,7 @@ pub struct JudgedScenario {
 }
 
 impl JudgedScenario {
-    /// Compares the verdicts of a comparison and of the wire.
+    /// Creates the entry from a comparison's measurements and those on the wire.
     pub fn of(scenario: String, said: &Switchback, truth: &Switchback, ended: &str) -> Self {
         let both = |metric| [said, truth].map(|one| one.change(1, metric).to_string());
         Self {
@@ -39,13 +40,13 @@ impl JudgedScenario {
         }
     }
 
-    /// Whether the two verdicts are opposite. A verdict that cannot tell contradicts none.
+    /// Whether the two verdicts are opposite. A verdict of "cannot tell" contradicts none.
     fn contradicts(&self) -> bool {
         let known = |verdict: Verdict| !matches!(verdict, Verdict::CannotTell { .. });
         known(self.said) && known(self.truth) && self.said != self.truth
     }
 
-    /// Whether both have the same verdict.
+    /// Whether both verdicts are the same, and the truth is known.
     fn agrees(&self) -> bool {
         !matches!(self.truth, Verdict::CannotTell { .. }) && self.said == self.truth
     }
@@ -55,7 +56,7 @@ impl JudgedScenario {
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct JudgeBenchReport {
     scenarios: Vec<JudgedScenario>,
-    /// One-minute guards with limits of 15 % on p50, p90 and CPU.
+    /// The results of one-minute guards with limits of 15 % on p50, p90 and CPU.
     replayed: Vec<Replayed>,
 }
 
@@ -65,7 +66,7 @@ impl JudgeBenchReport {
         Self { scenarios, replayed }
     }
 
-    /// Whether no verdict contradicts the wire.
+    /// Whether no verdict of `compare` contradicts the truth on the wire.
     pub fn agrees(&self) -> bool {
         !self.scenarios.iter().any(JudgedScenario::contradicts)
     }

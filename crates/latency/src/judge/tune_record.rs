@@ -1,6 +1,6 @@
 //! The records that `tune` keeps next to the journal. They contain the rounds of a search in progress, so
-//! that it can resume after a kill, and the results of finished searches, which determine the order of
-//! candidates in the next search.
+//! that the search can resume after a kill, and the results of finished searches, which determine the order
+//! of candidates in the next search.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
@@ -20,16 +20,16 @@ use crate::live::MeasuredService;
 /// The age from which an unfinished search is not resumed, because the traffic and the host may have changed.
 pub const RESUMES_WITHIN_SECONDS: u64 = 24 * 3_600;
 
-/// The age from which the results of a search are ignored.
+/// The age from which the results of a finished search are ignored.
 const RESULTS_WITHIN_SECONDS: u64 = 90 * 24 * 3_600;
 
 /// The factor by which request rates may differ and still count as the same load.
 const SAME_LOAD: f64 = 2.0;
 
-/// The maximum size of a record: more than the rounds of a search that lasts a day.
+/// The maximum size of a record in bytes: more than the rounds of a search that lasts a day.
 const RECORD_BYTES_MAX: u64 = 64 << 20;
 
-/// The maximum number of finished searches, and the maximum size of their file.
+/// The maximum number of finished searches that are kept, and the maximum size of their file in bytes.
 const TRIALS_MAX: usize = 64;
 const TRIALS_BYTES_MAX: u64 = 4 << 20;
 
@@ -38,7 +38,7 @@ const TRIALS: &str = "tuned.json";
 
 const KIND: &str = "tune-record";
 
-/// The setup of a search. Rounds of another search count only if its setup is equal.
+/// The setup of a search. The rounds of another search count only if both setups are equal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
@@ -48,13 +48,13 @@ pub struct Setup {
     pub ports: Vec<u16>,
     /// The host's kernel.
     pub kernel: String,
-    /// The devices: name, kind and number of receive queues.
+    /// The devices of the host, each with its name, its kind and its number of receive queues.
     pub devices: Vec<String>,
     /// The metric to improve.
     pub goal: Metric,
-    /// How much other metrics may grow.
+    /// The limits on the growth of other metrics.
     pub limits: Limits,
-    /// Changes below this share count as no difference.
+    /// The share below which a change counts as no difference.
     pub margin: f64,
     /// The length of a window and of the pause before it, in seconds.
     pub window: [f64; 2],
@@ -65,12 +65,12 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Creates the setup of a search for a service; the caller adds the options.
+    /// Creates the setup of a search for a service. The caller adds the options.
     pub fn of(target: &MeasuredService, goal: Metric, limits: Limits, offers: &[Offer]) -> Self {
         let devices = target.host.devices.iter().filter(|device| device.id.name.as_str() != "lo");
         let settings = |offer: &Offer| {
             let plan = offer.plan.as_ref().ok()?;
-            // Omit the objects, because processes have another pid after each restart.
+            // Omit the objects' names, because processes have other pids after each restart.
             let mut settings: Vec<String> = plan
                 .changes()
                 .map(|change| format!("{} {}", change.to().knob(), change.to().value()))
@@ -95,7 +95,7 @@ impl Setup {
         }
     }
 
-    /// Describes the differences from another setup; `None` if there are none.
+    /// Describes how this setup differs from another one, or returns `None` if they are equal.
     pub fn difference(&self, other: &Self) -> Option<String> {
         let candidates =
             |setup: &Self| setup.candidates.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
@@ -134,7 +134,7 @@ impl Setup {
 struct Header {
     schema: FormatName,
     kind: String,
-    /// The start, in seconds since 1970.
+    /// When the search started, in seconds since 1970.
     started: u64,
     setup: Setup,
 }
@@ -143,20 +143,20 @@ struct Header {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TunedRound {
-    /// The end of the round, in seconds since 1970.
+    /// When the round ended, in seconds since 1970.
     pub at: u64,
     /// The stage.
     pub stage: TunerStage,
-    /// The candidates, by name.
+    /// The names of the candidates.
     pub candidates: Vec<String>,
-    /// The figures of the candidates.
+    /// The figures of each candidate's window.
     pub figures: Vec<Figures>,
     /// Why the round is not valid; `None` if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub void: Option<Unfair>,
 }
 
-/// The record of a search in progress. A kill leaves at most an incomplete last line.
+/// The record of a search in progress. If the process is killed, at most the last line is incomplete.
 #[derive(Debug)]
 pub struct TuneRecord {
     path: PathBuf,
@@ -165,14 +165,14 @@ pub struct TuneRecord {
 }
 
 impl TuneRecord {
-    /// The path of a namespace's record. Only one search at a time runs in a namespace.
+    /// Returns the path of the record for a namespace. Only one search at a time runs in a namespace.
     fn path(session: &Session, netns: NetnsId) -> Result<PathBuf, Fault> {
-        // Opening the journal checks who may write to this directory.
+        // Open the journal first: this checks who may write to the state directory.
         session.journal()?;
         Ok(session.state_dir.join(format!("tuning-{}.jsonl", netns.0)))
     }
 
-    /// Begins a record, which replaces an earlier one. It starts with the rounds of a resumed search.
+    /// Begins a record, which replaces an earlier one. The record starts with the rounds of a resumed search.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -198,10 +198,10 @@ impl TuneRecord {
         Ok(Self { path, file: BufWriter::new(file), bytes })
     }
 
-    /// Appends a round.
+    /// Appends a round, unless the record would become too long.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the round cannot be written.
     pub fn add(&mut self, round: &TunedRound) -> Result<(), Fault> {
         let text = line(round)?;
         self.bytes = self.bytes.saturating_add(u64::try_from(text.len()).unwrap_or(u64::MAX));
@@ -215,7 +215,7 @@ impl TuneRecord {
     /// Removes the record, because the search has ended.
     ///
     /// # Errors
-    /// If it cannot be removed.
+    /// If the record cannot be removed.
     pub fn remove(self) -> Result<(), Fault> {
         fs::remove_file(&self.path).map_err(|error| Fault::file(&self.path, error))
     }
@@ -225,7 +225,7 @@ fn line(document: &impl Serialize) -> Result<String, Fault> {
     Ok(serde_json::to_string(document).map_err(Fault::failed)? + "\n")
 }
 
-/// Removes records of namespaces whose searches can no longer be resumed.
+/// Removes the records of searches, in any namespace, that are too old to be resumed.
 fn remove_old(state_dir: &Path) {
     for entry in fs::read_dir(state_dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -234,7 +234,7 @@ fn remove_old(state_dir: &Path) {
         let age =
             entry.metadata().and_then(|metadata| metadata.modified()).ok().and_then(|at| at.elapsed().ok());
         if is_record && age.is_some_and(|age| age.as_secs() > RESUMES_WITHIN_SECONDS) {
-            // Another search may have removed the record.
+            // The removal fails if another search has already removed the record.
             let _removed = fs::remove_file(entry.path());
         }
     }
@@ -247,12 +247,12 @@ pub struct Unfinished {
     pub setup: Setup,
     /// The rounds.
     pub rounds: Vec<TunedRound>,
-    /// The end of its last round, in seconds since 1970.
+    /// When the last round ended, in seconds since 1970.
     pub at: u64,
 }
 
 impl Unfinished {
-    /// Reads the unfinished search of a namespace; `None` if there is none with a round.
+    /// Reads the unfinished search of a namespace. Returns `None` if there is none, or if it has no round.
     ///
     /// # Errors
     /// If the file cannot be read, or is not a record.
@@ -281,7 +281,7 @@ impl Unfinished {
         while let Some((at, line)) = lines.next() {
             match serde_json::from_str(line) {
                 Ok(round) => rounds.push(round),
-                // The process was killed while it wrote this line.
+                // The process was killed while it wrote this line, so ignore the line.
                 Err(error) if error.is_eof() && lines.peek().is_none() => {}
                 Err(error) => return Err(wrong(at, error)),
             }
@@ -295,7 +295,7 @@ impl Unfinished {
         self.rounds.iter().map(|round| round.figures.len()).sum()
     }
 
-    /// The request rate with the current settings; `None` if no round is valid.
+    /// Returns the request rate with the current settings, or `None` if no round is valid.
     pub fn rate(&self) -> Option<f64> {
         let valid = self.rounds.iter().filter(|round| round.void.is_none());
         let rates: Vec<f64> = valid.filter_map(|round| Some(round.figures.first()?.rate())).collect();
@@ -314,7 +314,7 @@ pub fn is_same_load(one: f64, other: f64) -> bool {
 pub struct TrialOf {
     /// The candidate.
     pub candidate: String,
-    /// The change of the goal as a share; `None` if it was not measured.
+    /// The change of the goal's metric, as a share; `None` if it was not measured.
     pub change: Option<f64>,
     /// Why the candidate was dropped; `None` if it was not.
     pub out: Option<Out>,
@@ -332,11 +332,11 @@ pub struct FinishedSearch {
     pub devices: Vec<String>,
     /// The goal.
     pub goal: Metric,
-    /// How much each guarded quantity may grow.
+    /// The limits on the growth of each guarded quantity.
     pub limits: Limits,
-    /// Requests per second with the current settings.
+    /// The number of requests per second with the current settings.
     pub rate: f64,
-    /// The end of the search, in seconds since 1970.
+    /// When the search ended, in seconds since 1970.
     pub at: u64,
     /// The winner; `None` if there was none.
     pub winner: Option<String>,
@@ -345,7 +345,7 @@ pub struct FinishedSearch {
 }
 
 impl FinishedSearch {
-    /// The result of a search; `None` if no round is valid.
+    /// Creates the result of a search, or returns `None` if no round is valid.
     pub fn of(setup: &Setup, tuner: &Tuner) -> Option<Self> {
         let mut candidates: Vec<TrialOf> = Vec::new();
         let mut rates = Vec::new();
@@ -359,7 +359,7 @@ impl FinishedSearch {
                     change: change.map(|change| change.estimate),
                     out: standing.out,
                 };
-                // The result of a later stage takes precedence.
+                // A candidate's result in a later stage replaces that of an earlier one.
                 candidates.retain(|known| known.candidate != of.candidate);
                 candidates.push(of);
             }
@@ -377,7 +377,7 @@ impl FinishedSearch {
         })
     }
 
-    /// The finished searches, newest first. Empty if the file cannot be read, because the searches only
+    /// Returns the finished searches, newest first. Empty if their file cannot be read, because they only
     /// affect the order of candidates.
     pub fn all(session: &Session) -> Vec<Self> {
         let mut text = Vec::new();
@@ -400,7 +400,8 @@ impl FinishedSearch {
         replace_file(&path, 0o644, &text, Durability::Unsynced).map_err(|error| Fault::file(&path, error))
     }
 
-    /// Whether this search had the same service and goal on such a host, not too long ago.
+    /// Whether this search was for the same service and goal, on the same kernel and devices, and is recent
+    /// enough.
     pub fn is_of(&self, setup: &Setup, now: u64) -> bool {
         (&self.service, &self.kernel, &self.devices) == (&setup.service, &setup.kernel, &setup.devices)
             && (self.goal, self.limits) == (setup.goal, setup.limits)
@@ -413,9 +414,9 @@ fn file_of_trials(session: &Session) -> Result<PathBuf, Fault> {
     Ok(session.state_dir.join(TRIALS))
 }
 
-/// Orders candidates by these earlier searches, newest first: first their winners, then the candidates that
-/// they did not measure or dropped only because others were better. Omits candidates that were clearly worse
-/// or beyond a limit, unless the operator named them.
+/// Orders candidates by these earlier searches, given newest first: first the winners, then the candidates
+/// that these searches did not measure, or dropped only because others were better. Omits candidates that
+/// were clearly worse or beyond a limit, unless the operator named them.
 pub fn ordered(offers: Vec<Offer>, trials: &[&FinishedSearch], named: &[String], now: u64) -> Vec<Offer> {
     let result = |name: &str| {
         trials

@@ -1,5 +1,5 @@
 //! The candidates for the best setting of a service: policies, delivery modes, candidates that the operator
-//! names, and variants of the best one. `crate::measure::tuning` chooses among them.
+//! names, and variants of the best one. `crate::measure::tuning` chooses among these candidates.
 
 use std::fmt::Write as _;
 
@@ -15,25 +15,25 @@ use crate::judge::candidate::{Candidate, CandidateSettings};
 use crate::live::MeasuredService;
 use apply::Allow;
 
-/// The maximum number of variants of the best candidate.
+/// The maximum number of variants of the best candidate that are tried.
 pub const VARIANTS_MAX: usize = 6;
 
-/// The interrupt moderation to try if none is set, in microseconds.
+/// The interrupt moderation to try if the device has none, in microseconds.
 const RX_USECS: u32 = 16;
 
-/// A candidate with its changes on this host.
+/// A candidate with the changes that it makes on this host.
 #[derive(Clone, Debug)]
 pub struct Offer {
     /// The candidate.
     pub candidate: Candidate,
-    /// The changes, or why the candidate is not tried.
+    /// The candidate's changes, or the reason why the candidate is not tried.
     pub plan: Result<Plan, Out>,
-    /// The result of an earlier search for this service; `None` without one.
+    /// The result of this candidate in an earlier search for the service, if any.
     pub earlier: Option<String>,
 }
 
-/// The candidates for a running service; those of the operator come first. Modes that require a restart of
-/// the program are missing.
+/// Returns the candidates for a running service, beginning with those of the operator. Modes that require a
+/// restart of the program are not included.
 fn tried(more: &[Candidate]) -> Vec<Candidate> {
     let modes = ["defer20", "defer50", "defer200", "suspend20", "suspend200"].map(str::to_owned);
     let others = [
@@ -55,7 +55,7 @@ fn tried(more: &[Candidate]) -> Vec<Candidate> {
     all
 }
 
-/// The candidates for a service, in order. With `only`, the built-in candidates are omitted.
+/// Returns the candidates for a service, in order. With `only`, omits the built-in candidates.
 pub fn offers(more: &[Candidate], only: bool, target: &MeasuredService, session: &Session) -> Vec<Offer> {
     let candidates = if only { more.to_vec() } else { tried(more) };
     let mut offers: Vec<Offer> = Vec::new();
@@ -69,7 +69,8 @@ pub fn offers(more: &[Candidate], only: bool, target: &MeasuredService, session:
     offers
 }
 
-/// Returns the plan if it differs from all earlier ones; otherwise the reason.
+/// Returns the plan if it differs from the plans of all earlier candidates; otherwise the reason not to try
+/// it.
 fn distinct(plan: Plan, before: &[Offer]) -> Result<Plan, Out> {
     if plan.is_empty() {
         return Err(Out::Same { candidate: Candidate::current().name });
@@ -82,8 +83,8 @@ fn distinct(plan: Plan, before: &[Offer]) -> Result<Plan, Out> {
     }
 }
 
-/// Variants of a candidate: with half and twice each of its timeouts, and with other interrupt moderation if
-/// the driver supports that.
+/// Returns variants of a candidate: with half and twice each of its timeouts, and with other interrupt
+/// moderation if the driver supports that.
 pub fn variants(
     candidate: &Candidate,
     plan: &Plan,
@@ -120,7 +121,8 @@ pub fn variants(
     variants.iter().take(VARIANTS_MAX).filter_map(|variant| variant.parse().ok()).collect()
 }
 
-/// Half and twice the delay of receive interrupts under this plan, if it sets the NAPIs of only one device.
+/// Returns half and twice the delay of receive interrupts under this plan, provided that it sets the NAPIs of
+/// only one device.
 fn moderations(plan: &Plan, coalesce_of: impl Fn(DeviceId) -> Option<Coalesce>) -> Vec<String> {
     let of_napis = plan.changes().filter_map(|change| match change.to() {
         Setting::Napi(queue, _) => Some(queue.device),
@@ -142,7 +144,7 @@ fn moderations(plan: &Plan, coalesce_of: impl Fn(DeviceId) -> Option<Coalesce>) 
     };
     let value = |param: CoalesceParam| of_plan(param).or_else(|| coalesce.of(param));
     let Some(usecs) = value(CoalesceParam::RxUsecs) else { return Vec::new() };
-    // The driver adapts the delay unless that is turned off.
+    // A driver with adaptive moderation changes the delay itself, unless the adaptation is turned off.
     let fixed = match value(CoalesceParam::AdaptiveRx) {
         Some(1) => format!("{}:adaptive-rx=off,", id.name),
         _ => String::new(),
@@ -151,8 +153,8 @@ fn moderations(plan: &Plan, coalesce_of: impl Fn(DeviceId) -> Option<Coalesce>) 
     values.into_iter().map(|usecs| format!("{fixed}{}:rx-usecs={usecs}", id.name)).collect()
 }
 
-/// The sections of a policy file for a candidate and a service that listens on a port. `None` for candidates
-/// that are a file, or that set a device without naming it.
+/// Returns the sections of a policy file that apply a candidate to a service that listens on this port.
+/// `None` for candidates that are a file, or that set a device without naming it.
 pub fn section(candidate: &Candidate, service: &str, port: u16) -> Option<String> {
     let CandidateSettings::Settings(Some(word), settings) = candidate.wanted() else { return None };
     let name: String =

@@ -1,4 +1,4 @@
-//! The CPU cost of a service's requests.
+//! The CPU time that a service's requests cost.
 
 use linux::usage::Usage;
 use model::live::LiveWindow;
@@ -10,18 +10,19 @@ use crate::live::sampler::Sample;
 /// The cost of a request, in nanoseconds of CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Cost {
-    /// CPU time of the service's processes; `None` without requests or if the processes are unknown.
+    /// The CPU time of the service's processes; `None` if there were no requests, or if the processes are
+    /// unknown.
     pub service: Option<f64>,
-    /// CPU time of softirqs in other tasks and of polling kernel threads; `None` if it was not counted.
+    /// The CPU time of softirqs in other tasks and of polling kernel threads; `None` if it was not counted.
     pub delivery: Option<f64>,
-    /// Context switches per request.
+    /// The number of context switches per request.
     pub switches: Option<f64>,
-    /// Datagrams received per context switch; `None` if there were no datagrams or no switches.
+    /// The number of datagrams received per context switch; `None` if there were no datagrams or no switches.
     pub datagrams_per_switch: Option<f64>,
 }
 
 impl Cost {
-    /// The cost of a request in one window.
+    /// Returns the cost of a request in one window.
     pub fn of(sample: &Sample) -> Self {
         let mut spent = Spent::default();
         spent.add(&sample.window, sample.usage.as_ref());
@@ -29,7 +30,7 @@ impl Cost {
     }
 }
 
-/// The total cost of windows in which both the cost and requests are known.
+/// The total cost of those windows in which both the cost and the requests are known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
     requests: u64,
@@ -37,7 +38,7 @@ pub(crate) struct Spent {
     switches: u64,
     datagrams: u64,
     delivery: u64,
-    /// The number of requests in those of these windows in which softirqs were counted, too.
+    /// The number of requests in those of the windows in which softirqs were counted, too.
     delivered: u64,
 }
 

@@ -18,11 +18,11 @@ use crate::live::text::{ago, short};
 /// The name of the file with the measurements, in the state directory.
 const FILE: &str = "measured.json";
 
-/// The maximum number of services with response times, and of services with a prospect. The oldest
-/// measurements are dropped first.
+/// The maximum number of services whose response times are stored, and of services whose prospect is stored.
+/// The oldest measurements are dropped first.
 const SERVICES_MAX: usize = 64;
 
-/// The maximum size of the file.
+/// The maximum size of the file in bytes.
 const FILE_BYTES_MAX: u64 = 256 << 10;
 
 /// A command's last measurement of a service.
@@ -31,22 +31,22 @@ const FILE_BYTES_MAX: u64 = 256 << 10;
 pub struct LastMeasured {
     /// The name.
     pub service: String,
-    /// The network namespace of the measurement.
+    /// The network namespace in which the service was measured.
     pub netns: NetnsId,
     /// When the measurement ended, in seconds since 1970.
     pub at: u64,
-    /// The command: `watch`, `compare`, `doctor`.
+    /// The command that measured: `watch`, `compare` or `doctor`.
     pub by: String,
     /// The response times; `None` if settings alternated during the measurement.
     pub response: Option<Percentiles>,
-    /// What policies may change for the service, if it had none.
+    /// The changes that policies would be expected to make, if the service had no policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prospect: Option<Prospect>,
 }
 
 impl LastMeasured {
-    /// The saved measurements of services in a namespace, newest first. Empty if the file cannot be read or
-    /// was not written by netpolicy.
+    /// Returns the saved measurements of services in a namespace, newest first. Empty if the file cannot be
+    /// read or was not written by netpolicy.
     pub fn all(session: &Session, netns: NetnsId) -> Vec<Self> {
         // `file` opens the journal, which checks who may write to the state directory.
         let Ok(path) = file(session) else { return Vec::new() };
@@ -55,7 +55,7 @@ impl LastMeasured {
         kept
     }
 
-    /// The last measurement of each service: its response times, or else its prospect.
+    /// Returns the last measurement of each service: its response times, or otherwise its prospect.
     pub fn of_each_service(session: &Session, netns: NetnsId) -> Vec<Self> {
         let mut all = Self::all(session, netns);
         let timed: BTreeSet<String> =
@@ -64,7 +64,7 @@ impl LastMeasured {
         all
     }
 
-    /// Saves this measurement. It replaces the service's previous one of the same kind (response times or
+    /// Saves this measurement, which replaces the service's previous one of the same kind (response times or
     /// prospect). If two commands end at the same moment, one measurement may be lost.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ mod test {
         measured("cache", 20).keep(&session).expect("kept");
         assert_eq!(LastMeasured::all(&session, NetnsId(7)), [measured("cache", 20)]);
         assert_eq!(LastMeasured::all(&session, NetnsId(8)), []);
-        // A prospect does not replace response times, and conversely.
+        // A prospect does not replace response times, and response times do not replace a prospect.
         let load = Load {
             rate: 9.0,
             connections: 1,

@@ -1,6 +1,6 @@
 //! Measures the response times of running services from outside, in windows.
 //!
-//! This module finds the ports of a service in its namespace ([`MeasuredService`]), measures them
+//! This module finds the ports of a service in the service's namespace ([`MeasuredService`]), measures them
 //! ([`Sampler`]; [`Watcher`] for one service in the foreground, [`Rounds`] for several in the background) and
 //! records the windows ([`WatchRecord`], [`RecordedWindows`]). It neither prints nor judges: estimates and
 //! their caveats are in `crate::measure::live`, and the BPF programs in `linux::bpf::live`.

@@ -1,10 +1,10 @@
-//! Differences in the NIC's interrupt moderation, which response times do not show.
+//! Finds differences in the NIC's interrupt moderation, whose delays response times do not include.
 
 use model::{CoalesceParam, Finding, NicKnob, Plan, RxQueueKnob, Setting, Severity};
 
-/// How the compared plans differ in the NIC's delay of receive interrupts; `None` if they do not. Estimates
-/// start with a poll or an interrupt and exclude the wait before the interrupt, so a longer delay appears
-/// better than it is.
+/// Returns a finding if the compared plans differ in the NIC's delay of receive interrupts. Estimates start
+/// with a poll or an interrupt and exclude the wait before the interrupt, so a longer delay appears better
+/// than it is.
 pub fn moderation_differs<'p>(service: &str, plans: impl IntoIterator<Item = &'p Plan>) -> Option<Finding> {
     let plans: Vec<Vec<String>> = plans.into_iter().map(moderation).collect();
     if plans.windows(2).all(|two| two[0] == two[1]) {
@@ -24,7 +24,7 @@ pub fn moderation_differs<'p>(service: &str, plans: impl IntoIterator<Item = &'p
     })
 }
 
-/// The changes of a plan to the NIC's receive interrupt moderation.
+/// Returns the changes that a plan makes to the NIC's moderation of receive interrupts.
 fn moderation(plan: &Plan) -> Vec<String> {
     let is_of_receiving = |setting: &Setting| {
         use CoalesceParam::{AdaptiveRx, CqeModeRx, RxMaxFrames, RxUsecs};

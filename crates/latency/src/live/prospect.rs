@@ -1,4 +1,4 @@
-//! The expected effects of policies on a service that has none.
+//! The effects that policies are expected to have on a service that has no policy.
 
 use crate::measure::expectation::{Expected, Experience, Load, RECORDED_ON};
 use crate::measure::live::{Percentiles, Summary};
@@ -10,24 +10,24 @@ use session::quoted;
 use crate::judge::Tuned;
 use crate::live::cost::Cost;
 
-/// The rule of the finding.
+/// The rule of the finding about a prospect.
 const RULE: &str = "policy-expected";
 
-/// The expected effects of policies on a service that has none, according to its load.
+/// The effects that policies are expected to have on a service that has no policy, according to its load.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Prospect {
     /// The measured load of the service.
     pub load: Load,
-    /// The expected effects, based on recorded comparisons of other services. The largest saving of CPU time
-    /// comes first.
+    /// The expected effects, based on recorded comparisons of other services. The policy with the largest
+    /// saving of CPU time comes first.
     pub expected: Vec<Expected>,
-    /// Why nothing is expected; `None` if something is.
+    /// Why no effect can be expected; `None` if one can.
     pub unknown: Option<String>,
 }
 
 impl Prospect {
-    /// Determines the expected effects on a service; `None` if its NAPIs already have settings, or if no
-    /// packets arrived.
+    /// Determines the expected effects on a service. Returns `None` if its NAPIs already have settings, or if
+    /// no packets arrived.
     pub fn of(summary: &Summary, cost: Cost, host: &Host) -> Option<Self> {
         if summary.requests == 0 {
             return None;
@@ -56,7 +56,7 @@ impl Prospect {
         known(expected, unknown)
     }
 
-    /// One line for each policy: `power: CPU per request -35 to -3 %, p50 +60 to +420 %`.
+    /// Formats one line per policy: `power: CPU per request -35 to -3 %, p50 +60 to +420 %`.
     pub fn lines(&self) -> Vec<String> {
         self.expected.iter().map(line).collect()
     }
@@ -91,8 +91,9 @@ impl Prospect {
         lines.chain(unknown).chain(last).collect()
     }
 
-    /// Creates the finding on a service, with the results of earlier searches for it on this host. `None` if
-    /// no effect is expected. `selected` is how a command selects the service: `redis`, `--port 6379`.
+    /// Creates a finding about a service, with the results of earlier searches for it on this host. Returns
+    /// `None` if no effect is expected. `selected` is how a command selects the service: `redis`, `--port
+    /// 6379`.
     pub fn finding(&self, name: &str, selected: &str, earlier: &[Tuned], now: u64) -> Option<Finding> {
         let known =
             earlier.iter().filter(|trial| trial.service == name || selected.ends_with(&trial.service));
@@ -144,7 +145,7 @@ fn line(expected: &Expected) -> String {
     )
 }
 
-/// Formats the result of a search: `a search 3 days ago: defer50, cpu -24 %`.
+/// Formats the result of an earlier search: `a search 3 days ago: defer50, cpu -24 %`.
 fn of_trial(trial: &Tuned, now: u64) -> Option<String> {
     let ago = super::text::ago(now.saturating_sub(trial.at));
     let Some(winner) = &trial.winner else {
@@ -172,7 +173,7 @@ fn load(summary: &Summary, cost: Cost) -> Load {
     }
 }
 
-/// The 90th percentile, divided by the median.
+/// Returns the 90th percentile divided by the median.
 fn spread(response: &Percentiles) -> Option<f64> {
     let (p50, p90) = response.p50.zip(response.p90)?;
     (p50.interval.estimate > 0.0).then(|| p90.interval.estimate / p50.interval.estimate)

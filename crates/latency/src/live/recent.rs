@@ -1,4 +1,4 @@
-//! The windows of the last minutes, in bounded memory.
+//! The windows of the last few minutes, in bounded memory.
 
 use crate::measure::live::Series;
 use model::Nanoseconds;
@@ -6,9 +6,9 @@ use model::Nanoseconds;
 use crate::live::cost::{Cost, Spent};
 use crate::live::sampler::Sample;
 
-/// The windows of the last minutes: as many as p99 needs, at least [`Recent::LEAST`] and at most twice
-/// [`Recent::MOST`]. There are two overlapping spans. The younger one starts when the older one is half full,
-/// and replaces it when long enough.
+/// The windows of the last few minutes: as many as p99 needs, but for at least [`Recent::LEAST`] and at most
+/// twice [`Recent::MOST`]. They are kept in two overlapping spans of time. The younger span starts when the
+/// older one is half full, and replaces it when it is long enough.
 #[derive(Debug)]
 pub(crate) struct Recent {
     older: Kept,
@@ -39,16 +39,16 @@ impl Kept {
 }
 
 impl Recent {
-    /// The minimum length of time that is kept.
+    /// The minimum period of time whose windows are kept.
     pub(crate) const LEAST: Nanoseconds = Nanoseconds::from_millis(60_000);
 
-    /// The maximum length of a span, even if it has few requests.
+    /// The maximum length of a span of windows, even if it has few requests.
     pub(crate) const MOST: Nanoseconds = Nanoseconds::from_millis(600_000);
 
-    /// The minimum number of requests for p99.
+    /// The minimum number of requests that p99 needs.
     const REQUESTS: u64 = 1_000;
 
-    /// The number of blocks of windows in each span, which show how much percentiles vary. A block takes 45
+    /// The number of blocks of windows in each span. Blocks show how much percentiles vary. A block takes 45
     /// KiB.
     const BLOCKS: usize = 16;
 
@@ -72,7 +72,7 @@ impl Recent {
         &self.older.series
     }
 
-    /// The cost of a request in all kept windows.
+    /// Returns the cost of a request over all windows that are kept.
     pub(crate) fn cost(&self) -> Cost {
         self.older.spent.cost()
     }

@@ -1,4 +1,4 @@
-//! The windows of a watch, recorded in a file: one JSON document per line.
+//! The windows of a watch, recorded in a file with one JSON document per line.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -31,20 +31,20 @@ pub struct WatchHeader {
     pub host: String,
     /// The kernel.
     pub kernel: String,
-    /// The start, in seconds since 1970.
+    /// When the watch started, in seconds since 1970.
     pub started: u64,
 }
 
-/// Any other line: one window.
+/// Each line after the first: one window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedWindow {
-    /// When the window ended, in seconds since 1970, according to the clock at the start of the record:
-    /// setting the clock later has no effect on it.
+    /// When the window ended, in seconds since 1970. Based on the wall clock at the start of the recording,
+    /// so later changes of the clock have no effect.
     pub at: u64,
     /// What was measured.
     pub window: LiveWindow,
-    /// The delivery settings of the host's queues, if they differ from the previous line.
+    /// The delivery settings of the host's queues, if they differ from the last recorded ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<Vec<String>>,
 }
@@ -82,10 +82,10 @@ impl WatchRecord {
         Ok(record)
     }
 
-    /// Appends a window. When this returns, the file contains it.
+    /// Appends a window. On return, the file contains the window.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the window cannot be written.
     pub fn add(&mut self, window: &LiveWindow, target: &MeasuredService) -> Result<(), Fault> {
         let now = settings(&linux::observe(&target.netns, &Processes::None)?);
         let changed = (now != self.settings).then(|| now.clone());
@@ -101,7 +101,7 @@ impl WatchRecord {
     }
 }
 
-/// Creates a file for a record. A file with contents is not overwritten; pipes and devices are accepted.
+/// Creates a file for a recording. Does not overwrite a file with contents, but accepts pipes and devices.
 ///
 /// # Errors
 /// If a non-empty file exists, or the file cannot be written.
@@ -113,7 +113,7 @@ pub fn new_file(path: &Path) -> Result<File, Fault> {
     File::create(path).map_err(|error| Fault::file(path, error))
 }
 
-/// The delivery settings of each queue of a host, one per line.
+/// Formats the delivery settings of a host's queues, one line per queue.
 fn settings(host: &Host) -> Vec<String> {
     let mut lines = Vec::new();
     for queue in host.devices.iter().flat_map(|device| &device.rx_queues) {
@@ -138,16 +138,16 @@ pub struct RecordedWindows {
 }
 
 impl RecordedWindows {
-    /// Whether a text begins like such a record.
+    /// Whether a text begins like the recording of a watch.
     pub fn begins(text: &str) -> bool {
         text.lines().next().is_some_and(|line| serde_json::from_str::<WatchHeader>(line).is_ok())
     }
 
-    /// Parses a record. The last line may be incomplete, because the process that wrote it may have been
+    /// Parses a recording. The last line may be incomplete, because the process that wrote it may have been
     /// killed.
     ///
     /// # Errors
-    /// The first line that is malformed, except for an incomplete last line.
+    /// The first malformed line, except for an incomplete last line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut lines = text.lines().enumerate().peekable();
         let wrong = |line: usize, error: serde_json::Error| format!("line {}: {error}", line + 1);

@@ -1,4 +1,4 @@
-//! Measures several services in turn, in the background.
+//! Measures several services, one after another, in the background.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,37 +19,38 @@ use crate::live::thread_names::ThreadNames;
 use crate::live::totals::Totals;
 use crate::live::watcher::{INTERVAL, summary};
 
-/// The name of the thread, at most 15 bytes.
+/// The name of the thread; the kernel allows at most 15 bytes.
 const THREAD: &str = "netpolicy-live";
 
-/// The delay before a service that could not be measured is tried again.
+/// How long to wait before a service that could not be measured is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// How often the queues and settings of the host are read.
+/// The interval at which the queues and settings of the host are read.
 const HOST_EVERY: Duration = Duration::from_secs(60);
 
-/// How much is measured, and how often the measurements are summarised.
+/// How much of each service is measured, and how often the measurements are summarised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SamplingPace {
     /// The length of each window.
     pub sample: Duration,
-    /// The number of windows between two summaries of percentiles. Counts are always current.
+    /// The number of windows after which percentiles are summarised again. Counts are always current.
     pub windows_per_summary: u64,
-    /// The minimum time between two windows of a service without a goal; zero for a window in each round.
+    /// The minimum time between two windows of a service without a goal; zero to measure a window in each
+    /// round.
     pub without_goal: Duration,
 }
 
-/// The state of a measured service.
+/// A measured service, with the result.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The name.
     pub name: String,
-    /// The result for this service.
+    /// The result of measuring this service.
     pub outcome: MeasuredOutcome,
 }
 
 impl Measured {
-    /// The result of one window, without its cost, for callers that display it.
+    /// Creates the result of a single window, without costs, for callers that display it.
     pub fn of_window(name: &str, window: LiveWindow) -> Self {
         let mut series = Series::new();
         series.add(&window);
@@ -73,16 +74,16 @@ pub enum MeasuredOutcome {
     Windows {
         /// When the last window ended, in microseconds since 1970-01-01 00:00 UTC.
         unix_micros: u64,
-        /// The summary of the last minutes.
+        /// The summary of the windows of the last few minutes.
         summary: Arc<Summary>,
-        /// The cost of a request in the last minutes.
+        /// The cost of a request in the last few minutes.
         cost: Cost,
-        /// The total counts since the service was first measured.
+        /// The total counts since the service was measured for the first time.
         totals: Arc<Totals>,
     },
     /// The service cannot be measured.
     Refused {
-        /// The exit code of a command in this case.
+        /// The exit code that a command returns in this case.
         exit: Exit,
         /// The reason, with the kernel's error if there is one.
         why: String,
@@ -91,9 +92,9 @@ pub enum MeasuredOutcome {
     },
 }
 
-/// Measures services in turn on a separate thread, for a part of every second. When this is dropped, the
-/// thread finishes its window and exits; no caller waits for it. However the process ends, no BPF program
-/// stays attached.
+/// Measures services, one after another, on a separate thread, for a part of every second. When this value is
+/// dropped, the thread finishes its window and exits; no caller waits for that. However the process ends, no
+/// BPF program stays attached.
 #[derive(Debug)]
 pub struct Rounds {
     desk: Arc<SharedResults>,
@@ -109,7 +110,7 @@ struct SharedResults {
 struct State {
     subjects: Vec<ListeningService>,
     found: Vec<Measured>,
-    /// Services whose measurements are to be discarded.
+    /// The services whose measurements must be discarded.
     again: BTreeSet<String>,
     ends: bool,
 }
@@ -119,7 +120,7 @@ impl SharedResults {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a moment. Returns false if the measurement has ended.
+    /// Waits until this moment. Returns false if the thread must exit.
     fn wait_until(&self, moment: Instant) -> bool {
         let left = moment.saturating_duration_since(Instant::now());
         let waited = self.changed.wait_timeout_while(self.state(), left, |state| !state.ends);
@@ -128,22 +129,23 @@ impl SharedResults {
 }
 
 impl Rounds {
-    /// The maximum kernel memory for the BPF programs of all services.
+    /// The maximum kernel memory that the BPF programs of all services may use, in bytes.
     pub const BYTES_MAX: usize = 64 << 20;
 
-    /// The maximum number of services, whatever the memory of each.
+    /// The maximum number of services, even if each needs little memory.
     pub const SERVICES_MAX: usize = 16;
 
     /// The maximum number of measured connections per service.
     pub const SOCKETS_MAX: u32 = 8_192;
 
-    /// The number of services that can be measured on this machine, limited by their memory per CPU.
+    /// Returns the number of services that can be measured on this machine. The memory per service depends on
+    /// the number of CPUs.
     pub fn services_max() -> usize {
         (Self::BYTES_MAX / LiveMeter::memory()).clamp(1, Self::SERVICES_MAX)
     }
 
-    /// Starts the thread, which runs in the caller's network namespace and calls `notify` when there are new
-    /// results.
+    /// Starts the thread, which runs in the caller's network namespace. The thread calls `notify` when there
+    /// are new results.
     ///
     /// # Errors
     /// If the kernel cannot create a thread.
@@ -161,21 +163,21 @@ impl Rounds {
         Ok(Self { desk })
     }
 
-    /// Sets the services to measure from the next round on; at most [`Rounds::services_max`] of them, the
-    /// first ones.
+    /// Sets the services to measure from the next round on. If there are more than [`Rounds::services_max`],
+    /// only the first ones are measured.
     pub fn measure(&self, subjects: Vec<ListeningService>) {
         self.desk.state().subjects = subjects;
     }
 
-    /// Discards the windows of a service, because its settings have changed: percentiles start over, but
-    /// counters continue.
+    /// Discards the windows of a service, because its settings have changed. Its percentiles start over, but
+    /// its counters continue.
     pub fn begin_again(&self, name: &str) {
         let mut state = self.desk.state();
         state.found.retain(|measured| measured.name != name);
         state.again.insert(name.to_owned());
     }
 
-    /// The state of each measured service, as soon as it is known.
+    /// Returns the results of the services for which a result is known.
     pub fn found(&self) -> Vec<Measured> {
         self.desk.state().found.clone()
     }
@@ -205,7 +207,7 @@ struct Service {
     outcome: Option<MeasuredOutcome>,
     /// When to retry the service; `None` for never.
     retry: Option<Instant>,
-    /// When its last window began.
+    /// When the last window of this service began.
     last: Option<Instant>,
 }
 
@@ -213,7 +215,7 @@ struct Loaded {
     target: MeasuredService,
     sampler: Sampler,
     names: ThreadNames,
-    /// When the host was last read.
+    /// When the queues and settings of the host were last read.
     read: Instant,
 }
 
@@ -285,7 +287,8 @@ impl Service {
         }
     }
 
-    /// Replaces the subject. New ports require reloading the programs; new processes do not.
+    /// Replaces the service's processes and ports. New ports require reloading the programs; new processes do
+    /// not.
     fn becomes(&mut self, subject: ListeningService) {
         if subject == self.subject {
             return;
@@ -299,14 +302,14 @@ impl Service {
         } else {
             self.loaded = None;
         }
-        // Try again at once: with other processes, the measurement may succeed.
+        // Try again immediately: with other processes, the measurement may succeed.
         if self.retry.is_some() {
             self.retry = Some(Instant::now());
         }
         self.subject = subject;
     }
 
-    /// Measures a window if one is due. Returns whether it did.
+    /// Measures a window if one is due. Returns whether a window was measured.
     fn turn(&mut self, netns: &Netns, pace: SamplingPace, desk: &SharedResults) -> Result<bool, Fault> {
         let is_early = self.last.is_some_and(|last| last.elapsed() < pace.without_goal);
         if !self.subject.goal.is_set() && is_early {

@@ -1,6 +1,6 @@
-//! All findings about the response times of a service, with their meaning.
+//! All findings about the response times of a service, each with its meaning.
 
-/// The findings: name and meaning.
+/// The findings: the name and the meaning of each.
 pub const RULES: &[(&str, &str)] = &[
     ("live-goal-missed", "A `goal` is missed: the percentile's whole interval is beyond it."),
     ("live-goal-met", "A `goal` is met: the percentile's whole interval is within it."),

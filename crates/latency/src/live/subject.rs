@@ -1,4 +1,4 @@
-//! Services of a policy that response times can be measured for.
+//! The services of a policy whose response times can be measured.
 
 use linux::Netns;
 use linux::process::{Criteria, find, listening};
@@ -9,19 +9,19 @@ use model::{Goal, Policy, ProcessId, Target as Asked};
 /// A service to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListeningService {
-    /// The unique name of the service.
+    /// The service's name, which is unique.
     pub name: String,
     /// The processes.
     pub processes: Vec<ProcessId>,
-    /// The ports on which it receives requests.
+    /// The ports on which the service receives requests.
     pub ports: ServicePorts,
     /// The goal.
     pub goal: Goal,
 }
 
 impl ListeningService {
-    /// Finds the services of a policy that listen in a namespace. Each is named by its section. Processes
-    /// that cannot be inspected are skipped.
+    /// Finds the services of a policy that listen in a namespace. The name of each is that of its section.
+    /// Processes that cannot be inspected are skipped.
     pub fn of_policy(policy: &Policy, netns: &Netns) -> Vec<Self> {
         let mut subjects: Vec<Self> = Vec::new();
         for intent in &policy.intents {

@@ -16,16 +16,16 @@ use crate::live::subject::ListeningService;
 /// How an operator selects a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceSelection {
-    /// A service of the policy files, a unit, or an executable.
+    /// The name of a service in the policy files, of a unit, or of an executable.
     Service(String),
-    /// A process and its children.
+    /// A process, by pid, and its children.
     Process(Pid),
     /// The processes that listen on this TCP port, or receive on this UDP port.
     Port(u16),
     /// The processes of a systemd unit.
     Unit(String),
-    /// A service that the caller has found, in the session's namespace. For callers that may not inspect
-    /// processes.
+    /// A service that the caller has already found in the session's namespace. Used by callers that may not
+    /// inspect processes.
     Known(ListeningService),
 }
 
@@ -34,22 +34,22 @@ pub enum ServiceSelection {
 pub struct MeasuredService {
     /// Its name.
     pub name: String,
-    /// The namespace of its sockets.
+    /// The network namespace of the service's sockets.
     pub netns: Netns,
-    /// The ports on which it receives requests.
+    /// The ports on which the service receives requests.
     pub ports: ServicePorts,
     /// The processes.
     pub processes: Vec<ProcessId>,
     /// The host, without its processes.
     pub host: Host,
-    /// Findings about properties of the host that hide when packets arrived.
+    /// Findings about properties of the host that make it unknown when packets arrived.
     pub findings: Vec<Finding>,
-    /// The goal in the policy files.
+    /// The service's goal in the policy files.
     pub goal: Goal,
 }
 
 impl ServiceSelection {
-    /// Parses an operator's word: a number is a port, anything else a name.
+    /// Parses an operator's word: a number is a port, and anything else is a name.
     pub fn named(word: &str) -> Self {
         match word.parse() {
             Ok(port) if port > 0 => Self::Port(port),
@@ -57,8 +57,8 @@ impl ServiceSelection {
         }
     }
 
-    /// The criteria for the processes of a service: from its section of the policy files, or its port, unit
-    /// or executable. Also returns the processes that match.
+    /// Returns the criteria for the processes of a service: from its section of the policy files, or from its
+    /// port, unit or executable. Also returns the processes that match.
     ///
     /// # Errors
     /// If no process matches.
@@ -113,11 +113,11 @@ impl MeasuredService {
         Ok(target)
     }
 
-    /// Measures processes of a namespace, on all ports on which they listen, or on one. Also returns the number
-    /// of ports beyond the limit.
+    /// Measures processes of a namespace, on all ports on which they listen, or on one port. Also returns the
+    /// number of ports beyond the limit.
     ///
     /// # Errors
-    /// If none of them listens, or the kernel fails.
+    /// If none of the processes listens, or the kernel fails.
     pub fn of_processes(
         name: String,
         netns: Netns,
@@ -152,7 +152,8 @@ impl MeasuredService {
         Ok((Self { name, netns, ports, processes, host, findings, goal }, left_out))
     }
 
-    /// Observes the host again, because its queues and the properties that hide arrivals may have changed.
+    /// Observes the host again, because its queues, and the properties that make arrival times unknown, may
+    /// have changed.
     ///
     /// # Errors
     /// If the kernel fails.
@@ -162,7 +163,7 @@ impl MeasuredService {
         Ok(())
     }
 
-    /// The name of a NAPI's queue, or the NAPI id if the queue is unknown.
+    /// Returns the name of a NAPI's queue, or the NAPI's id if the queue is unknown.
     pub fn queue_of(&self, napi: NapiId) -> String {
         let device = self.host.napi(napi).map(|(device, _)| device.id.name);
         let queue = device.and_then(|device| {
@@ -173,7 +174,7 @@ impl MeasuredService {
     }
 }
 
-/// The selected processes, and their common name.
+/// Returns the selected processes, and the name of their service.
 fn processes(
     selection: &ServiceSelection,
     session: &Session,
@@ -213,8 +214,8 @@ fn processes(
     }
 }
 
-/// The processes of the service with this name, which is a section of the policy files, or else a unit or an
-/// executable.
+/// Returns the processes of the service with this name: of a section of the policy files, or otherwise of a
+/// unit or an executable.
 fn by_name(
     name: &str,
     session: &Session,
@@ -260,8 +261,8 @@ fn by_name(
     ))
 }
 
-/// The names of services on this host: sections of the policy files, and the executable or command name of
-/// each process with sockets. Unreadable processes are skipped.
+/// Returns the names of services on this host: the sections of the policy files, and the executable or
+/// command name of each process with sockets. Processes that cannot be read are skipped.
 fn names(session: &Session, operator: &dyn Operator) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for intent in session.policy(operator).map(|merged| merged.policy().intents).unwrap_or_default() {
@@ -279,7 +280,7 @@ fn names(session: &Session, operator: &dyn Operator) -> BTreeSet<String> {
     names
 }
 
-/// The matching processes, and the number of processes that could not be inspected.
+/// Returns the matching processes, and the number of processes that could not be inspected.
 fn search(criteria: &Criteria) -> Result<(Vec<ProcessId>, usize), Fault> {
     let mut unread = Vec::new();
     let mut found = find(criteria, &mut unread)?;
@@ -300,8 +301,8 @@ fn not_found(what: String, unread: usize, hint: Option<&str>) -> Fault {
     }
 }
 
-/// The namespace of these processes: the selected one, or else their common one, or, of several, that of this
-/// command.
+/// Returns the namespace of these processes: the one that the operator selected, or otherwise the one that
+/// all of them share. If they are in several namespaces, returns that of this command.
 fn namespace(
     name: &str,
     processes: &[ProcessId],
@@ -340,7 +341,7 @@ fn namespace(
     }
 }
 
-/// Only the processes in this namespace: others have other settings, ports and CPU time.
+/// Returns only the processes in this namespace: the others have other settings, ports and CPU time.
 fn inside(mut processes: Vec<ProcessId>, netns: &Netns) -> Result<Vec<ProcessId>, Fault> {
     let mut failed = None;
     processes.retain(|process| match Netns::of_process(process.pid) {
@@ -354,7 +355,7 @@ fn inside(mut processes: Vec<ProcessId>, netns: &Netns) -> Result<Vec<ProcessId>
     failed.map_or(Ok(processes), |error| Err(error.into()))
 }
 
-/// Properties of a host that hide when packets arrived.
+/// Returns findings about properties of a host that make it unknown when packets arrived.
 fn hides(host: &Host) -> Vec<Finding> {
     let mut findings = Vec::new();
     let finding =

@@ -1,8 +1,8 @@
-//! Formats spans and estimates for people.
+//! Formats time spans and estimates for people.
 
 use crate::measure::live::Estimate;
 
-/// Formats a span in nanoseconds: `41.3us`, `812us`, `14ms`.
+/// Formats a time span, given in nanoseconds: `41.3us`, `812us`, `14ms`.
 pub fn span(nanoseconds: f64) -> String {
     match nanoseconds {
         ns if ns < 9_950.0 => format!("{:.1}us", ns / 1e3),
@@ -12,7 +12,7 @@ pub fn span(nanoseconds: f64) -> String {
     }
 }
 
-/// Formats an estimate without its interval: `118us`, `>2400us` for a lower bound, `-` for none.
+/// Formats an estimate without its interval: `118us`, `>2400us` for a lower bound, `-` if there is none.
 pub fn short(estimate: Option<Estimate>) -> String {
     estimate.map_or_else(
         || "-".to_owned(),

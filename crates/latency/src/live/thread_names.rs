@@ -1,16 +1,16 @@
-//! The names of a service's threads, including threads that have exited.
+//! The names of a service's threads, including those of threads that have exited.
 
 use std::collections::BTreeMap;
 
 use model::{Pid, ProcessId};
 
-/// The names that threads had when they were first observed. A thread that has exited can then still be
-/// named.
+/// The names that threads had when they were first observed. With these, a thread can still be named after it
+/// has exited.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadNames(BTreeMap<Pid, String>);
 
 impl ThreadNames {
-    /// The names of all threads of these processes.
+    /// Reads the names of all threads of these processes.
     pub fn of_processes(processes: &[ProcessId]) -> Self {
         let mut names = Self::default();
         for process in processes {
@@ -20,7 +20,7 @@ impl ThreadNames {
         names
     }
 
-    /// Looks up the names of new threads.
+    /// Reads the names of those threads that are not known yet.
     pub fn learn(&mut self, threads: impl IntoIterator<Item = Pid>) {
         for thread in threads {
             if !self.0.contains_key(&thread)
@@ -31,7 +31,7 @@ impl ThreadNames {
         }
     }
 
-    /// Formats a thread: `nginx[812]`; `thread 812` if it exited before its name was read.
+    /// Formats a thread: `nginx[812]`, or `thread 812` if the thread exited before its name was read.
     pub fn sentence(&self, thread: Pid) -> String {
         match self.0.get(&thread) {
             Some(name) => format!("{name}[{thread}]"),

@@ -1,4 +1,4 @@
-//! The total counts of a service, for counters that only increase.
+//! The total counts of a service, from which counters are published that only increase.
 
 use crate::measure::live::{Estimator, Series};
 use model::Nanoseconds;
@@ -6,59 +6,59 @@ use model::live::{LiveCounts, LivePolls, LiveWindow, SpanCounts};
 
 use crate::live::sampler::Sample;
 
-/// Total counts of a service since it was first measured. They never decrease.
+/// The total counts of a service since it was first measured. They never decrease.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
     /// The number of windows.
     pub windows: u64,
     /// The total length of the windows.
     pub measured: Nanoseconds,
-    /// The requests that were answered in the windows, or the exchanges if the protocol does not show
-    /// requests.
+    /// The number of requests that were answered in the windows, or of exchanges if the protocol does not
+    /// show requests.
     pub requests: u64,
-    /// The exchanges among them, whose number of requests is unknown.
+    /// How many of these are exchanges, whose number of requests is unknown.
     pub exchanges: u64,
-    /// Response times from the ring to the answer, by estimate U. Without the time in the ring if packets
-    /// have no NAPI id.
+    /// The times from the ring to the answer, by estimate U. If packets have no NAPI id, the times exclude
+    /// the wait in the ring.
     uniform: SpanCounts,
-    /// Response times by estimate C.
+    /// The times from the ring to the answer, by estimate C.
     conditional: SpanCounts,
-    /// The time in the ring.
+    /// The times that requests waited in the ring.
     pub ring: SpanTotals,
-    /// The time from TCP to the read.
+    /// The times from TCP to the read.
     pub wakeup: SpanTotals,
-    /// The time from the read to the answer.
+    /// The times from the read to the answer.
     pub service: SpanTotals,
-    /// The polls of the service's NAPIs, by polling context.
+    /// The number of polls of the service's NAPIs, by polling context.
     pub polls: LivePolls,
-    /// The packets of these polls, by polling context.
+    /// The number of packets that these polls delivered, by polling context.
     pub packets: LivePolls,
-    /// CPU time of its processes in the windows.
+    /// The CPU time of the service's processes in the windows.
     pub cpu_service: Nanoseconds,
-    /// CPU time of the softirqs and kernel threads that polled for the service, if it was counted.
+    /// The CPU time of the softirqs and kernel threads that polled for the service, as far as it was counted.
     pub cpu_delivery: Nanoseconds,
     /// All event counts.
     pub counts: LiveCounts,
 }
 
-/// Spans with their sum.
+/// A histogram of time spans, with their sum.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SpanTotals {
-    /// The number of spans by bucket.
+    /// The number of time spans in each bucket.
     pub counts: SpanCounts,
-    /// The sum of the spans.
+    /// The sum of the time spans.
     pub sum: Nanoseconds,
 }
 
 impl SpanTotals {
-    /// The number of spans that do not exceed `span`, which must be the edge of a bucket.
+    /// Returns the number of time spans that do not exceed `span`, which must be the edge of a bucket.
     pub fn within(&self, span: Nanoseconds) -> u64 {
         within(&self.counts, span)
     }
 }
 
 impl Totals {
-    /// Adds a window of a service. `series` shows whether the time in the ring is known.
+    /// Adds a window of a service. `series` tells whether the time in the ring is known.
     pub(crate) fn add(&mut self, sample: &Sample, series: &Series) {
         let LiveWindow { span, counts, spans, napis, workers, .. } = &sample.window;
         self.windows += 1;
@@ -93,18 +93,19 @@ impl Totals {
         }
     }
 
-    /// The number of response times up to `span`, which must be the edge of a bucket. Of estimates U and C,
-    /// the smaller number counts, because the larger estimate of each percentile is the better one.
+    /// Returns the number of response times up to `span`, which must be the edge of a bucket. Uses the
+    /// smaller of the numbers by estimates U and C, because the larger estimate of each percentile is the
+    /// better one.
     pub fn responses_within(&self, span: Nanoseconds) -> u64 {
         within(&self.uniform, span).min(within(&self.conditional, span))
     }
 
-    /// The number of response times.
+    /// Returns the number of response times.
     pub fn responses(&self) -> u64 {
         self.uniform.total().min(self.conditional.total())
     }
 
-    /// The sum of all response times.
+    /// Returns the sum of all response times.
     pub fn response_sum(&self) -> Nanoseconds {
         Nanoseconds(self.ring.sum.0 + self.wakeup.sum.0 + self.service.sum.0)
     }

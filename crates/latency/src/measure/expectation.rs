@@ -1,11 +1,11 @@
-//! Predicts the effect of a policy on a service that has none, based on recorded comparisons of services with
-//! a similar load.
+//! Predicts the effect of a policy on a service that has none, from recorded comparisons of services with a
+//! similar load.
 //!
 //! The middle of a range is the median of the [`NEIGHBOURS`] most similar records. Its width is the error of
-//! this method on the records, each estimated without the records of its own server (leave-one-out). So a
-//! range contains the effect on a new server in nine of ten cases, if the server resembles the recorded ones.
-//! Services on overcommitted machines ([`Load::is_unsteady`]) are estimated only from records of such
-//! services.
+//! this method on the records, where each record is estimated without the records of its own server
+//! (leave-one-out). So a range contains the effect on a new server in nine of ten cases, if the server
+//! resembles the recorded ones. Services on overcommitted machines ([`Load::is_unsteady`]) are estimated only
+//! from records of such services.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -16,16 +16,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::statistics::{Interval, median};
 
-/// The recorded comparisons, written by `bench/servers/live.py --table`.
+/// The table of recorded comparisons, written by `bench/servers/live.py --table`.
 const RECORDED: &str = include_str!("expectation/recorded.tsv");
 
-/// The number of records whose median is the middle of a range.
+/// The number of most similar records, whose median is the middle of a range.
 const NEIGHBOURS: usize = 5;
 
 /// The share of new cases that a range should contain.
 pub const HOLDS: f64 = 0.9;
 
-/// The maximum distance of the nearest record, in factors of e: beyond that, no record is similar enough.
+/// The maximum distance of the nearest record, in factors of e. If even the nearest record is farther away,
+/// nothing is predicted.
 const DISTANCE_MAX: f64 = 2.0;
 
 /// The kind of the devices on which the comparisons were recorded.
@@ -39,24 +40,25 @@ pub struct Load {
     pub rate: f64,
     /// The number of connections with an event in a window.
     pub connections: u64,
-    /// Packets per poll of the service's NAPIs; `None` without polls.
+    /// The number of packets per poll of the service's NAPIs; `None` if there were no polls.
     pub packets_per_poll: Option<f64>,
-    /// Context switches of the service's threads per request; `None` if they were not counted.
+    /// The number of context switches of the service's threads per request; `None` if they were not counted.
     pub switches: Option<f64>,
-    /// The share of softirqs and NAPI threads in the CPU time of a request; `None` if it was not counted.
+    /// The share of softirqs and NAPI threads in a request's CPU time; `None` if it was not counted.
     pub delivery_share: Option<f64>,
     /// The 90th percentile of response times, divided by the median; `None` if one of them is unknown.
     pub spread: Option<f64>,
 }
 
 impl Load {
-    /// Whether response times vary as on an overcommitted machine. There, waiting for CPUs outweighs the
-    /// savings of a policy.
+    /// Whether response times vary as much as on an overcommitted machine. On such a machine, the wait for
+    /// CPUs outweighs the savings of a policy.
     pub fn is_unsteady(&self) -> bool {
         self.spread.is_some_and(|spread| spread > SPREAD_MAX)
     }
 
-    /// The distance to another load: a weighted sum of the absolute logarithms of the factors.
+    /// Returns the distance to another load: the absolute logarithms of the factors between request rates and
+    /// between connections, in a weighted sum.
     fn distance(&self, other: &Self) -> f64 {
         let factor = |one: f64, other: f64| (one.max(1e-9) / other.max(1e-9)).ln().abs();
         let connections = factor(count(self.connections.max(1)), count(other.connections.max(1)));
@@ -64,11 +66,11 @@ impl Load {
     }
 }
 
-/// The largest spread on a machine with spare CPU time. Recorded: 1.1 to 4.2 on an idle machine, up to 52
-/// while compilers were running.
+/// The largest spread on a machine with spare CPU time. The recorded spreads are 1.1 to 4.2 on an idle
+/// machine, and up to 52 while compilers were running.
 const SPREAD_MAX: f64 = 6.0;
 
-/// The weight of the factor between connections, relative to that between request rates.
+/// The weight of the factor between numbers of connections, relative to that between request rates.
 const WEIGHT_OF_CONNECTIONS: f64 = 0.3;
 
 /// A recorded comparison of a policy with the host without it.
@@ -94,7 +96,7 @@ impl Recorded {
         &ALL
     }
 
-    /// A line of the table; `None` if it is malformed.
+    /// Parses a line of the table. Returns `None` if the line is malformed.
     pub fn parse(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.split('\t').collect();
         let [server, rate, connections, packets_per_poll, switches, delivery_share, spread, policy, cpu, p50] =
@@ -122,24 +124,25 @@ impl Recorded {
 pub struct Expected {
     /// The policy.
     pub policy: PolicyName,
-    /// The change of CPU time per request, as a share. The range contains nine of ten new cases.
+    /// The expected change of the CPU time per request, as a share. Nine of ten new cases are in the range.
     pub cpu: Interval,
-    /// The expected change of the median response time.
+    /// The expected change of the median response time, as a share. Nine of ten new cases are in the range.
     pub p50: Interval,
     /// The number of records on which the ranges are based.
     pub records: usize,
-    /// The distance of the most similar record, as a factor in the request rate: 1 is an equal load.
+    /// The distance of the most similar record, expressed as a factor of the request rate: 1 is an equal
+    /// load.
     pub nearest: f64,
 }
 
 impl Expected {
-    /// Whether the whole range is a saving of CPU time.
+    /// Whether even the worst case in the range saves CPU time.
     pub fn is_gain(&self) -> bool {
         self.cpu.high < 0.0
     }
 }
 
-/// Recorded comparisons, and the errors of estimates from them for a new server.
+/// Recorded comparisons by policy, and the errors that estimates from them have for a new server.
 #[derive(Clone, Debug)]
 pub struct Experience {
     policies: BTreeMap<(PolicyName, bool), OfPolicy>,
@@ -149,16 +152,17 @@ pub struct Experience {
 #[derive(Clone, Debug)]
 struct OfPolicy {
     records: Vec<Recorded>,
-    /// The lowest and highest error of nine of ten estimates, as logarithms of ratios: first of CPU time,
-    /// then of the median response time.
+    /// The range that contains nine of ten errors of estimates, as logarithms of ratios: first for CPU time,
+    /// then for the median response time.
     errors: [(f64, f64); 2],
 }
 
-/// The estimated quantities, in the order of [`OfPolicy::errors`].
+/// The quantities that are estimated, in the order of [`OfPolicy::errors`].
 const QUANTITIES: [fn(&Recorded) -> f64; 2] = [|one| one.cpu, |one| one.p50];
 
 impl Experience {
-    /// Creates the expectations from these comparisons. Policies with fewer than two servers are omitted.
+    /// Creates the expectations from these comparisons. Omits policies that were recorded with fewer than two
+    /// servers.
     pub fn of(recorded: &[Recorded]) -> Self {
         let mut policies: BTreeMap<(PolicyName, bool), Vec<Recorded>> = BTreeMap::new();
         for one in recorded {
@@ -171,14 +175,14 @@ impl Experience {
         Self { policies: policies.into_iter().filter_map(of_policy).collect() }
     }
 
-    /// Creates the expectations from the comparisons that netpolicy ships.
+    /// Returns the expectations from the comparisons that netpolicy ships.
     pub fn recorded() -> &'static Self {
         static RECORDED: LazyLock<Experience> = LazyLock::new(|| Experience::of(Recorded::all()));
         &RECORDED
     }
 
-    /// The expected effects of each policy on a service with this load, the largest saving first. Empty if no
-    /// record is similar.
+    /// Returns the expected effects of each policy on a service with this load, the largest saving first.
+    /// Empty if no record is similar enough.
     pub fn expected(&self, load: &Load) -> Vec<Expected> {
         let alike = self.policies.iter().filter(|((_, is_unsteady), _)| *is_unsteady == load.is_unsteady());
         let mut found: Vec<Expected> =
@@ -211,8 +215,8 @@ impl OfPolicy {
     }
 }
 
-/// The lowest and highest error of nine of ten estimates. Each estimate excludes the records of the estimated
-/// server.
+/// Returns the range that contains nine of ten errors of estimates. Each estimate excludes the records of the
+/// server that is estimated.
 fn errors(records: &[Recorded], of: fn(&Recorded) -> f64) -> Option<(f64, f64)> {
     let mut errors: Vec<f64> = records
         .iter()
@@ -226,7 +230,7 @@ fn errors(records: &[Recorded], of: fn(&Recorded) -> f64) -> Option<(f64, f64)> 
     Some((rank(&errors, out)?, rank(&errors, 1.0 - out)?))
 }
 
-/// The median change in the most similar records, as the logarithm of a ratio.
+/// Returns the median change in the most similar records, as the logarithm of a ratio.
 fn centre(load: &Load, records: &[&Recorded], of: fn(&Recorded) -> f64) -> Option<f64> {
     let mut near: Vec<(f64, f64)> =
         records.iter().map(|one| (one.load.distance(load), log(of(one)))).collect();
@@ -235,13 +239,13 @@ fn centre(load: &Load, records: &[&Recorded], of: fn(&Recorded) -> f64) -> Optio
     median(&near.into_iter().map(|(_, change)| change).collect::<Vec<_>>())
 }
 
-/// A change as the logarithm of a ratio.
+/// Converts a change to the logarithm of a ratio.
 fn log(change: f64) -> f64 {
     (1.0 + change).max(1e-3).ln()
 }
 
-/// The value below which this share of new values is expected. It is rounded outwards, so that few values
-/// give a wide range.
+/// Returns the value below which this share of new values is expected. It is rounded outwards, so that few
+/// values give a wide range.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

@@ -1,9 +1,9 @@
-//! Predicts how soon a switchback can detect a change, from windows without one.
+//! Predicts how soon a switchback experiment can detect a change, from windows without a change.
 //!
-//! Adjacent windows without a change differ by the noise that a pair of windows will have. The stake of
-//! [`crate::measure::sequential`]'s bets grows, per pair, by the average result of the bets on these differences plus
-//! the change, in either order of the two windows. The prediction ignores that noise may come in bursts
-//! longer than a pair.
+//! Adjacent windows without a change differ by the noise that a pair of windows will have. Per pair, the
+//! stake of [`crate::measure::sequential`]'s bets grows by the average result of the bets on these
+//! differences plus the change, in either order of the two windows. The prediction ignores that noise may
+//! come in bursts longer than a pair.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::measure::switchback::{Figures, Metric};
 /// The minimum number of differences for a prediction.
 pub const DIFFERENCES_MIN: usize = 5;
 
-/// A prediction of what a comparison or guard can detect, at the noise of the windows before it.
+/// A prediction of what a comparison or guard can detect, given the noise of the windows before it.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Foresight {
@@ -24,22 +24,22 @@ pub struct Foresight {
     pub windows: usize,
     /// The typical difference between adjacent windows, as a share.
     pub noise: f64,
-    /// A growth of the metric, as a share.
+    /// The growth of the metric for which `seen_within` is predicted, as a share.
     pub growth: f64,
-    /// The time within which nine of ten comparisons or guards detect that growth, in seconds; `None` if that
+    /// The time within which nine of ten comparisons or guards detect this growth, in seconds; `None` if that
     /// takes more pairs than a comparison can have.
     pub seen_within: Option<f64>,
     /// The smallest growth that nine of ten comparisons or guards detect within their time, as a share;
-    /// `None` if even a growth by a factor of ten takes longer.
+    /// `None` if even a growth by [`GROWTH_MAX`] takes longer.
     pub smallest: Option<f64>,
 }
 
-/// What determines when a growth is detected.
+/// The parameters that determine when a growth is detected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sight {
-    /// The growth that is not to be detected: a guard's limit; zero for a comparison.
+    /// The growth beyond which a larger growth is to be detected: a guard's limit, or zero for a comparison.
     pub limit: f64,
-    /// The growth of the stake at which a growth is detected: 1/α for one bet at the error rate α.
+    /// The factor by which a stake must grow for a detection: 1/α for one bet at the error rate α.
     pub stake: f64,
     /// The duration of a pair, in seconds.
     pub pair_seconds: f64,
@@ -47,19 +47,19 @@ pub struct Sight {
     pub within: f64,
     /// Whether the bets are those of [`Sequence::robust`].
     pub robust: bool,
-    /// The minimum number of pairs.
+    /// The minimum number of pairs for a detection.
     pub pairs_min: usize,
 }
 
 /// The largest growth that is tried for [`Foresight::smallest`].
 const GROWTH_MAX: f64 = 9.0;
 
-/// The number of bisections of the range of growths; it gives a precision of a hundredth of a per cent.
+/// The number of bisections of the range of growths, which gives a precision of a hundredth of a per cent.
 const HALVINGS: u32 = 16;
 
 impl Foresight {
-    /// Predicts from consecutive windows without a change. `None` for metrics that are not ratios, and for
-    /// fewer than [`DIFFERENCES_MIN`] differences.
+    /// Predicts from consecutive windows without a change. Returns `None` for metrics that are not ratios,
+    /// and for fewer than [`DIFFERENCES_MIN`] differences.
     pub fn of(windows: &[Figures], metric: Metric, growth: f64, sight: &Sight) -> Option<Self> {
         if !metric.is_ratio() {
             return None;
@@ -100,7 +100,8 @@ impl Foresight {
         }
     }
 
-    /// Formats the smallest growth: `p50 from +22 %`; `None` if no growth is detected in time.
+    /// Formats the smallest growth that is detected: `p50 from +22 %`. Returns `None` if no growth is
+    /// detected in time.
     pub fn smallest_words(&self) -> Option<String> {
         let smallest = self.smallest?;
         Some(format!("{} from {:+.0} %", self.metric, (smallest * 100.0).ceil()))
@@ -116,8 +117,8 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Formats all predictions for one service: which growth is detected when, and the smallest growths that are
-/// detected within this many seconds.
+/// Formats all predictions for one service: the time in which each growth is detected, and the smallest
+/// growths that are detected within `within` seconds.
 pub fn sentence(all: &[Foresight], within: f64) -> String {
     let seen: Vec<String> = all.iter().map(Foresight::words).collect();
     let smallest: Vec<String> = all.iter().filter_map(Foresight::smallest_words).collect();
@@ -142,8 +143,8 @@ mod test {
         Sight { limit: 0.15, stake: 100.0, pair_seconds: 0.2, within, robust: true, pairs_min: 7 }
     }
 
-    /// A random window. The logarithms have this standard deviation, and one window in ten is three times as
-    /// slow.
+    /// Draws a random window. The logarithms of windows have this standard deviation, and one window in ten
+    /// is three times as slow.
     fn noisy(chance: &mut Chance, noise: f64) -> f64 {
         let normal = (-2.0 * chance.unit().ln()).sqrt() * (std::f64::consts::TAU * chance.unit()).cos();
         let slow = if chance.below(10) == 0 { 3.0 } else { 1.0 };

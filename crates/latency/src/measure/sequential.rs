@@ -4,9 +4,9 @@
 //! Two settings are measured alternately, in pairs, and a coin toss decides which comes first. Suppose that
 //! the settings differ by a constant. After subtracting that constant, the sign of a pair's difference
 //! depends only on the coin: plus and minus are equally likely, whatever the noise. Autocorrelation, drift
-//! and heavy tails change the size of the difference, not its sign. So a bet on the sign at even odds is a
-//! fair bet. No sequence of fair bets multiplies its stake by 1/α with a probability above α, however long it
-//! runs and whenever it stops (Ville 1939).
+//! and heavy tails change the size of the difference, but not its sign. So a bet on the sign at even odds is
+//! a fair bet. No sequence of fair bets multiplies its stake by 1/α with a probability above α, however long
+//! it runs and whenever it stops (Ville 1939).
 //!
 //! The bet on a pair is tanh of its difference in units of the noise of earlier pairs: nearly a sign test for
 //! pairs far from the hypothesis, nearly a t-test for pairs close to it. A single pair can at most double the
@@ -14,25 +14,25 @@
 //! bets is fair. A bet grows with the difference. So a bet that is fair for one constant loses on average if
 //! the true difference is smaller: it is also valid for "at most this constant". (A bet that ignores outliers
 //! does not grow with the difference, and is not valid for smaller differences.) The constants for which the
-//! stake stays below 2/α, on both sides, form an interval. At all times together, it contains the true
-//! difference with probability 1 − α. docs/decisions/0029 describes the alternatives and the false-alarm
-//! rates.
+//! stake stays below 2/α, on both sides, form an interval. The probability that this interval contains the
+//! true difference at all times is at least 1 − α. docs/decisions/0029 describes the alternatives and the
+//! false-alarm rates.
 //!
-//! Sources: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", 2023 (stakes that
-//! depend on the past only, mixtures of bets); Ramdas and others, "Game-theoretic statistics and safe anytime-valid
-//! inference", 2023; Howard and others, "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021, for
-//! conditionally symmetric increments.
+//! Sources: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", 2023 (stakes
+//! that depend on the past only, mixtures of bets); Ramdas and others, "Game-theoretic statistics and safe
+//! anytime-valid inference", 2023; Howard and others, "Time-uniform, nonparametric, nonasymptotic confidence
+//! sequences", 2021, for conditionally symmetric increments.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::measure::statistics::median;
 
-/// A bet on each pair, with a part of what the bet has won so far: risk · tanh(boldness · difference /
-/// noise).
+/// A bet on each pair, which stakes a part of what the bet has won so far: risk · tanh(boldness · difference
+/// / noise).
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Bet {
-    /// The scale of the bet, in units of the noise.
+    /// The factor on differences, which are in units of the noise.
     boldness: f64,
     /// The largest part of its stake that the bet risks on one pair.
     risk: f64,
@@ -44,43 +44,45 @@ const fn bet(boldness: f64, risk: f64, share: f64) -> Bet {
     Bet { boldness, risk, share }
 }
 
-/// The bets. They have several scales, because the best scale depends on the unknown size of the difference.
-/// The last bet is nearly on the sign and risks at most a third of its stake. So it survives pairs that are
-/// far off in the wrong direction, which are frequent on a busy machine. Its share is small enough that clear
-/// differences need no further pair.
+/// The bets among which the stake is divided. They have several scales, because the best scale depends on the
+/// unknown size of the difference. The last bet is nearly on the sign and risks at most 0.3 of its stake. So
+/// it survives pairs that are far off in the wrong direction, which are frequent on a busy machine. Its share
+/// is small enough that clear differences need no further pair.
 const BETS: &[Bet] = &[bet(0.2, 1.0, 0.31), bet(0.6, 1.0, 0.31), bet(2.0, 1.0, 0.32), bet(10.0, 0.3, 0.06)];
 
-/// Bets for many short pairs on a machine that may be busy. Clear differences need one pair more.
+/// The bets for many short pairs on a machine that may be busy. With these, clear differences need one more
+/// pair.
 const ROBUST: &[Bet] = &[bet(0.2, 1.0, 0.15), bet(0.6, 1.0, 0.15), bet(2.0, 1.0, 0.2), bet(10.0, 0.3, 0.5)];
 
-/// The assumed noise until there are enough pairs, on a logarithmic scale.
+/// The noise, on a logarithmic scale, that is assumed until there are enough pairs.
 const NOISE_SUPPOSED: f64 = 0.1;
 
-/// The number of differences from which the noise is estimated.
+/// The number of differences from which on the noise is estimated.
 const NOISE_KNOWN_FROM: usize = 4;
 
-/// The minimum noise, because histogram buckets have a finite width.
+/// The minimum noise. Smaller values are not plausible, because histogram buckets have a finite width.
 const NOISE_MIN: f64 = 0.002;
 
-/// The maximum number of pairs: three hours of one-second pairs. Later pairs are ignored.
+/// The maximum number of pairs, which is three hours of one-second pairs. Later pairs are ignored.
 pub const PAIRS_MAX: usize = 8_192;
 
-/// How far beyond all differences the ends of the interval are searched, in units of the noise.
+/// How far beyond all differences the search for the ends of the interval goes, in units of the noise.
 const REACH: f64 = 40.0;
 
-/// The number of bisections for each end of the interval: 2^-40 of the searched range.
+/// The number of bisections for each end of the interval, which gives a precision of 2^-40 of the searched
+/// range.
 const HALVINGS: u32 = 40;
 
-/// Differences of pairs, in the order in which they were measured.
+/// The differences of pairs, in the order in which they were measured, and the bets on them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sequence {
     bets: &'static [Bet],
     differences: Vec<f64>,
-    /// For each difference, the noise of the earlier ones.
+    /// For each difference, the noise of the differences before it.
     noise: Vec<f64>,
 }
 
-/// A confidence interval of the true difference, valid at any time.
+/// A confidence interval of the true difference that is valid at any time.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bounds {
@@ -93,7 +95,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Applies an increasing function to each value.
+    /// Applies an increasing function to the estimate and to both ends.
     #[must_use]
     pub fn map(self, of: impl Fn(f64) -> f64) -> Self {
         Self { estimate: of(self.estimate), low: self.low.map(&of), high: self.high.map(&of) }
@@ -101,7 +103,7 @@ impl Bounds {
 }
 
 impl Bounds {
-    /// Widens the interval on both sides.
+    /// Widens the interval by `spread` on both sides.
     #[must_use]
     pub fn wider_by(self, spread: f64) -> Self {
         Self { low: self.low.map(|low| low - spread), high: self.high.map(|high| high + spread), ..self }
@@ -138,12 +140,14 @@ impl Sequence {
         &self.differences
     }
 
-    /// The logarithm of the growth of a unit stake bet against "the difference is at most this much".
+    /// Returns the logarithm of the factor by which a unit stake has grown that was bet against "the
+    /// difference is at most this much".
     pub fn against_at_most(&self, most: f64) -> f64 {
         self.wealth(|difference| difference - most)
     }
 
-    /// The logarithm of the growth of a unit stake bet against "the difference is at least this much".
+    /// Returns the logarithm of the factor by which a unit stake has grown that was bet against "the
+    /// difference is at least this much".
     pub fn against_at_least(&self, least: f64) -> f64 {
         self.wealth(|difference| least - difference)
     }
@@ -158,8 +162,8 @@ impl Sequence {
         sum_of_logs(&by_bet.collect::<Vec<f64>>())
     }
 
-    /// Returns the interval that misses the true difference, at any time, with a probability of at most
-    /// `alpha`. `None` without pairs.
+    /// Returns an interval. The probability that it misses the true difference, at any time, is at most
+    /// `alpha`. Returns `None` if there are no pairs.
     ///
     /// `against_at_most` decreases as its hypothesis grows, so the values that are not rejected form an
     /// interval.
@@ -177,8 +181,8 @@ impl Sequence {
     }
 
     /// Estimates how many pairs in total are needed to reject a value at this distance from the true
-    /// difference, if future pairs are as noisy as those so far. `None` if there is too little data, or if
-    /// more than [`PAIRS_MAX`] pairs would be needed.
+    /// difference, if future pairs are as noisy as those so far. Returns `None` if there is too little data,
+    /// or if more than [`PAIRS_MAX`] pairs would be needed.
     pub fn pairs_for(&self, distance: f64, alpha: f64) -> Option<usize> {
         if self.differences.len() < NOISE_KNOWN_FROM || distance <= 0.0 {
             return None;
@@ -203,10 +207,10 @@ impl Sequence {
 }
 
 impl Sequence {
-    /// The number of pairs within which nine of ten sequences with these bets multiply a unit stake by
-    /// `stake`, in bets against a value that is `distance` below the true difference. `differences` are those
-    /// of pairs without a true difference, in either order. `None` without any, or if more than [`PAIRS_MAX`]
-    /// pairs are needed.
+    /// Returns the number of pairs within which nine of ten sequences with these bets multiply a unit stake
+    /// by `stake`, in bets against a value that is `distance` below the true difference. `differences` are
+    /// those of pairs without a true difference, in either order. Returns `None` if there are none, or if
+    /// more than [`PAIRS_MAX`] pairs are needed.
     pub fn pairs_until(&self, differences: &[f64], distance: f64, stake: f64) -> Option<usize> {
         /// The 90th percentile of a standard normal distribution.
         const NINE_OF_TEN: f64 = 1.2816;
@@ -220,7 +224,7 @@ impl Sequence {
             let grown = || both.iter().map(|one| growth(boldness * (distance + one) / noise, risk));
             let mean = grown().sum::<f64>() / count(both.len());
             let variance = grown().map(|one| (one - mean).powi(2)).sum::<f64>() / count(both.len());
-            // mean · n − reach · √n = refused
+            // Solves mean · n − reach · √n = refused for √n.
             let reach = NINE_OF_TEN * variance.sqrt();
             let root = (reach + (reach * reach + 4.0 * mean * refused).sqrt()) / (2.0 * mean);
             (mean > 0.0).then_some(root * root)
@@ -242,8 +246,8 @@ impl Default for Sequence {
     }
 }
 
-/// The growth of the log stake by one bet: ln(1 + risk · tanh x). The bet was risk · tanh x on a sign that
-/// turned out to be that of x.
+/// Returns by how much one bet increases the logarithm of the stake: ln(1 + risk · tanh x). The bet was risk
+/// · tanh x on a sign that turned out to be that of x.
 fn growth(x: f64, risk: f64) -> f64 {
     if risk < 1.0 {
         return (risk * x.tanh()).ln_1p();
@@ -254,13 +258,13 @@ fn growth(x: f64, risk: f64) -> f64 {
     std::f64::consts::LN_2 - if doubled > 30.0 { doubled } else { doubled.exp().ln_1p() }
 }
 
-/// ln of the mean of exp: the log growth of a stake that was divided evenly among bets, from the log growth
-/// of each bet. Minus infinity without bets.
+/// Returns the logarithm of the mean of exponentials: the log growth of a stake that was divided evenly among
+/// bets, from the log growth of each bet. Minus infinity if there are no bets.
 pub fn mean_of_logs(logs: &[f64]) -> f64 {
     sum_of_logs(logs) - count(logs.len().max(1)).ln()
 }
 
-/// ln of the sum of exp.
+/// Returns the logarithm of the sum of exponentials.
 fn sum_of_logs(logs: &[f64]) -> f64 {
     let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if most == f64::NEG_INFINITY {
@@ -269,8 +273,8 @@ fn sum_of_logs(logs: &[f64]) -> f64 {
     most + logs.iter().map(|log| (log - most).exp()).sum::<f64>().ln()
 }
 
-/// The spread of differences around their median: the median absolute deviation, scaled to the standard
-/// deviation of a normal distribution.
+/// Returns the spread of differences around their median: the median absolute deviation, scaled to the
+/// standard deviation of a normal distribution.
 fn noise(differences: &[f64]) -> f64 {
     const TO_NORMAL: f64 = 1.4826;
     if differences.len() < NOISE_KNOWN_FROM {
@@ -281,12 +285,12 @@ fn noise(differences: &[f64]) -> f64 {
     (TO_NORMAL * median(&away).unwrap_or(NOISE_SUPPOSED)).max(NOISE_MIN)
 }
 
-/// The median of all values and their pairwise means.
+/// Returns the median of all values and of the means of all pairs of values.
 ///
 /// Source: Hodges and Lehmann, "Estimates of location based on rank tests", 1963.
 pub fn hodges_lehmann(values: &[f64]) -> Option<f64> {
-    /// The maximum number of values. Larger sets are sampled evenly, because the number of means grows
-    /// quadratically.
+    /// The maximum number of values that are used. Larger sets are sampled evenly, because the number of
+    /// means grows quadratically.
     const VALUES_MAX: usize = 512;
     let every = values.len().div_ceil(VALUES_MAX).max(1);
     let values: Vec<f64> = values.iter().copied().step_by(every).collect();
@@ -297,7 +301,8 @@ pub fn hodges_lehmann(values: &[f64]) -> Option<f64> {
     median(&means)
 }
 
-/// The last point from `from` towards `to` at which a predicate holds; it must hold at `from`.
+/// Returns the last point from `from` towards `to` at which a predicate is true. The predicate must be true
+/// at `from`.
 fn bisect(from: f64, to: f64, holds: impl Fn(f64) -> bool) -> f64 {
     let (mut held, mut not) = (from, to);
     for _ in 0..HALVINGS {
@@ -355,7 +360,8 @@ mod test {
                 let mut chance = Chance::stream(seed, &[1]);
                 let (mut sequence, mut level, mut trend) = (empty.clone(), 0.0, 0.0);
                 let mut window = |chance: &mut Chance| {
-                    // Student's t with two degrees of freedom has no variance.
+                    // Heavy tails are those of Student's t with two degrees of freedom, which has no finite
+                    // variance.
                     let tail = if heavy { (-chance.unit().ln()).sqrt().max(1e-9) } else { 1.0 };
                     level = correlation * level + 0.1 * normal(chance) / tail;
                     trend += drift;
@@ -368,7 +374,7 @@ mod test {
                     sequence.against_at_most(0.0) >= refused || sequence.against_at_least(0.0) >= refused
                 }));
             }
-            // At most 5 % of 300, plus twice the standard error of that.
+            // The limit is 5 % of 300 trials, plus twice the standard error of that number.
             assert!(alarms <= 22, "{name}: {alarms} false alarms of {TRIALS} with {:?}", empty.bets);
         }
     }
@@ -383,7 +389,7 @@ mod test {
     #[test]
     fn a_difference_below_the_hypothesis_is_refused_no_more_often_than_the_hypothesis_itself() {
         // There are outliers in both directions. A bet that ignored them would win from pairs just below the
-        // threshold.
+        // threshold at which they are ignored.
         let alarms = |truth: f64| {
             let trials = (0..300).filter(|seed| {
                 let mut chance = Chance::stream(*seed, &[3]);
@@ -401,7 +407,7 @@ mod test {
         assert!(found[0] <= 22 && found[1] <= found[0] && found[2] == 0, "{found:?}");
     }
 
-    /// One pair in five is far off in either direction, as next to other programs.
+    /// One pair in five is far off in either direction, as on a machine on which other programs run.
     #[test]
     fn robust_bets_survive_pairs_that_are_far_off_in_the_wrong_direction() {
         let growth = |mut sequence: Sequence| {

@@ -1,4 +1,4 @@
-//! A service whose traffic judges a change: its windows, and their verdict.
+//! A service whose traffic judges a change: the windows that were measured, and the verdict from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,19 +25,19 @@ pub struct JudgedService {
     pub selection: ServiceSelection,
     /// The limits on the growth of metrics.
     pub limits: Limits,
-    /// The metric that must decrease for the change to be kept; `None` if it suffices that no limit is
+    /// The metric that must decrease for the change to be kept. `None` if it is sufficient that no limit is
     /// exceeded.
     pub gain: Option<Guarded>,
 }
 
-/// The longest and the shortest window. Adjacent windows resemble each other, so many short pairs separate a
-/// change from noise sooner than a few long ones. But a window must have enough requests for its percentiles.
-/// docs/decisions/0051 lists the lengths that were tried.
+/// The longest and the shortest window. Adjacent windows resemble each other, so many short pairs distinguish
+/// a change from noise sooner than a few long pairs. But a window must have enough requests for its
+/// percentiles. docs/decisions/0051 lists the lengths that were tried.
 pub(super) const WINDOW_LONGEST: Duration = Duration::from_secs(1);
 pub(super) const WINDOW_SHORTEST: Duration = Duration::from_millis(60);
 
-/// The pause after a switch, as a multiple of the time in which nine of ten requests end, and its bounds.
-/// Outstanding requests end during the pause.
+/// The pause after a switch, during which outstanding requests end: its length as a multiple of the time in
+/// which nine of ten requests end, and its minimum and maximum.
 pub(super) const SETTLES_REQUESTS: f64 = 3.0;
 pub(super) const SETTLES_LEAST: Duration = Duration::from_millis(10);
 pub(super) const SETTLES_MOST: Duration = Duration::from_millis(100);
@@ -45,23 +45,24 @@ pub(super) const SETTLES_MOST: Duration = Duration::from_millis(100);
 /// The minimum length of a window, as a multiple of the pause before it.
 pub(super) const WINDOW_SETTLES: u32 = 6;
 
-/// Requests count as stalled after this many consecutive seconds of windows without an answer, or in which a
-/// request waits throughout.
+/// The number of seconds after which requests count as stalled: consecutive windows of this total length have
+/// no answer, or have a request that waits throughout.
 pub(super) const STALLS_FROM: f64 = 0.95;
 
-/// The age in nanoseconds from which an unanswered request waits for the service: others are being answered.
+/// The age, in nanoseconds, from which an unanswered request counts as waiting for the service. Younger
+/// requests are probably being answered.
 const WAITS_FROM: f64 = 1e7;
 
-/// The minimum number of pairs to keep a change. Fewer pairs could not have rejected it, because a pair at
-/// most doubles a stake.
+/// The minimum number of pairs before a change is kept. Fewer pairs could not have rejected the change,
+/// because a pair at most doubles a stake.
 pub(crate) const PAIRS_MIN: usize = 7;
 
-/// The maximum probability of reverting a change of exactly its limits. A change without any effect is
-/// reverted far less often: by at most one in 1000 guards, even on a machine whose noise is several times the
-/// limit (docs/decisions/0051).
+/// The maximum probability of reverting a change whose effect is exactly at its limits. A change without any
+/// effect is reverted far less often: by at most one in 1000 guards, even on a machine whose noise is several
+/// times the limit (docs/decisions/0051).
 const ALPHA: f64 = 0.01;
 
-/// The predictions of what a guard can detect in a service's figures.
+/// Predictions of what a guard can detect in a service's figures.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct ServiceForesight {
     /// The service.
@@ -78,7 +79,7 @@ impl fmt::Display for ServiceForesight {
     }
 }
 
-/// The candidates: the host without and with the change.
+/// The indices of the two candidates: the host without and with the change.
 pub(super) const UNCHANGED: usize = 0;
 pub(super) const CHANGED: usize = 1;
 
@@ -92,7 +93,7 @@ pub(super) fn refused(words: impl Into<String>) -> Fault {
     Fault::new(Exit::Refused, words.into())
 }
 
-/// A service that is measured.
+/// A service that is being measured for a trial.
 pub(super) struct Service {
     pub(super) target: MeasuredService,
     pub(super) sampler: Sampler,
@@ -100,32 +101,32 @@ pub(super) struct Service {
     pub(super) limits: Vec<(Metric, f64)>,
     /// Other metrics that can be measured, with [their limits](IMPLIED).
     pub(super) implied: Vec<(Metric, f64)>,
-    /// The metric that must decrease.
+    /// The metric that must decrease, if any.
     pub(super) gain: Option<Metric>,
     pub(super) rounds: Switchback,
-    /// Windows before the change.
+    /// The figures of the windows before the change.
     pub(super) reference: Vec<Figures>,
-    /// How long no request was answered: in all windows, and in the windows with the change.
+    /// For how long no request has been answered: over all windows, and over the windows with the change.
     silence: [Silence; 2],
-    /// Why there are no response times; `None` if there are.
+    /// Why the service has no response times; `None` if it has some.
     pub(super) unpaired: Option<Unpaired>,
     /// Whether the service had connections before the change.
     pub(super) connected: bool,
 }
 
-/// The most recent windows without an answer.
+/// How long the most recent windows without an answer were.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Silence {
-    /// The number of seconds without an answer.
+    /// The total length, in seconds, of consecutive windows without an answer.
     unanswered: f64,
-    /// The number of seconds in which a request waited throughout.
+    /// The total length, in seconds, of consecutive windows in which a request waited throughout.
     waits: f64,
-    /// Whether a request waited when it began. Unanswered datagrams count only in the window in which they arrive,
-    /// and clients may wait for their answers before they send more.
+    /// Whether a request was waiting when these windows began. Unanswered datagrams count only in the window
+    /// in which they arrive, and clients may wait for their answers before they send more.
     began_waiting: bool,
 }
 
-/// Whether a request was unanswered at the end of a window, and not only because it had just arrived.
+/// Whether a request was unanswered at the end of a window, and had not only just arrived.
 fn waits(figures: &Figures) -> bool {
     figures.oldest.is_some_and(|oldest| oldest >= WAITS_FROM)
 }
@@ -146,8 +147,8 @@ impl Service {
     ) -> Result<Self, Fault> {
         let target =
             MeasuredService::of(&watched.selection, session, operator).map_err(|fault| match fault.exit {
-                // As for a service of the policy files that is not running: there is no traffic for a
-                // verdict.
+                // Treat this like a service of the policy files that is not running: there is no traffic for
+                // a verdict.
                 Exit::Failed => Fault { exit: Exit::Refused, ..fault },
                 _ => fault,
             })?;
@@ -160,7 +161,7 @@ impl Service {
         let gain = watched.gain.map(metric_of);
         let mut deciding: Vec<Metric> = limits.iter().map(|(metric, _)| *metric).collect();
         deciding.extend(gain.filter(|gain| !deciding.contains(gain)));
-        // If clients wait for answers, the change affects the request rate: accept pairs with different
+        // If clients wait for answers, the change affects the request rate, so accept pairs with different
         // rates.
         deciding.push(Metric::Requests);
         let rule = Rule { deciding, margin: 0.0, alpha: Rule::ALPHA };
@@ -181,13 +182,14 @@ impl Service {
         })
     }
 
-    /// The shortest window with enough requests for all guarded metrics, at the lowest rate so far.
+    /// Returns the length of the shortest window that has enough requests for all guarded metrics, at the
+    /// lowest request rate so far.
     pub(super) fn window(&self) -> Duration {
         let rate = self.reference.iter().map(Figures::rate).fold(f64::INFINITY, f64::min);
         window_of(self.limits.iter().map(|(metric, _)| *metric).chain(self.gain), rate)
     }
 
-    /// The pause after a switch, which depends on how long the requests take.
+    /// Returns the pause after a switch, which depends on how long requests take.
     pub(super) fn settles(&self) -> Duration {
         let longest = |figures: &Figures| figures.p90.or(figures.p50).unwrap_or(f64::INFINITY);
         let longest = self.reference.iter().map(longest).fold(0.0, f64::max);
@@ -195,8 +197,8 @@ impl Service {
         settles.clamp(SETTLES_LEAST, SETTLES_MOST)
     }
 
-    /// Checks that there are enough requests for the guarded metrics. Metrics that the guard does not name
-    /// are not judged if they cannot be measured.
+    /// Checks that there are enough requests for the metrics that the guard names. Any other metric is not
+    /// judged if it cannot be measured.
     pub(super) fn can_be_judged(&mut self) -> Result<(), Fault> {
         let name = &self.target.name;
         let windows = self.reference.len();
@@ -234,7 +236,7 @@ impl Service {
         Ok(())
     }
 
-    /// Whether requests have now stalled for [`STALLS_FROM`] seconds although they did not stall before the
+    /// Whether requests have stalled for [`STALLS_FROM`] seconds, although they did not stall before the
     /// change.
     pub(super) fn is_stalled(&mut self, figures: &Figures, changed: bool) -> bool {
         let [all, with] = &mut self.silence;
@@ -249,15 +251,15 @@ impl Service {
         })
     }
 
-    /// Whether a request waited when the silence began, unless requests waited in most windows before the
-    /// change, as they do for a resolver that asks other servers.
+    /// Whether a request was waiting when the silence began. False if requests waited in most windows before
+    /// the change, as they do for a resolver that queries other servers.
     pub(super) fn began_waiting(&self) -> bool {
         let waited = self.reference.iter().filter(|figures| waits(figures)).count();
         self.silence[0].began_waiting && 2 * waited <= self.reference.len()
     }
 
     /// Predicts what a guard of this duration can detect, for a growth by twice each limit. `pair` is the
-    /// duration of a pair, and `bets` the number of limits that share the stake.
+    /// duration of a pair, and `bets` is the number of limits among which the stake is divided.
     pub(super) fn foresight(&self, pair: Duration, within: Duration, bets: usize) -> Vec<Foresight> {
         let limits = self.limits.iter().chain(&self.implied);
         let of = |(metric, limit): &(Metric, f64)| {
@@ -274,8 +276,8 @@ impl Service {
         limits.filter_map(of).collect()
     }
 
-    /// For each limit, the logarithm of a unit stake that was bet against the hypothesis that the metric has
-    /// grown by at most its limit.
+    /// Returns, for each limit, the logarithm of a unit stake that was bet against the hypothesis that the
+    /// metric has grown by at most its limit.
     pub(super) fn bets(&self, stays: bool) -> impl Iterator<Item = f64> {
         self.limits.iter().chain(&self.implied).map(move |(metric, limit)| {
             let spread = if stays { self.spread(*metric) } else { 0.0 };
@@ -287,21 +289,21 @@ impl Service {
         })
     }
 
-    /// Whether the loss of packets in the network differs with the change, in either direction: a difference
-    /// in response times may then be due to the network.
+    /// Whether the loss of packets in the network is different with the change, in either direction. A
+    /// difference in response times may then be due to the network.
     pub(super) fn network_differs(&self) -> bool {
         self.rounds.loss(CHANGED).is_apart()
     }
 
-    /// The ruling on the metric that must decrease, by its whole interval: [`Ruling::Better`],
+    /// Returns the ruling on the metric that must decrease, from its whole interval: [`Ruling::Better`],
     /// [`Ruling::Worse`] or [`Ruling::CannotTell`]. `None` if no metric must decrease.
     pub(super) fn on_gain(&self) -> Option<Ruling> {
         let interval = self.rounds.change(CHANGED, self.gain?).change.filter(|_| !self.network_differs());
         Some(word_on_gain(interval.and_then(|bounds| bounds.low), interval.and_then(|bounds| bounds.high)))
     }
 
-    /// How far the highest window before the change is above the median window, as a logarithm. This is the
-    /// natural variation of windows.
+    /// Returns by how much the highest window before the change exceeds the median window, as a logarithm.
+    /// This is the natural variation of windows.
     pub(super) fn spread(&self, metric: Metric) -> f64 {
         let known = self.reference.iter().filter_map(|figures| metric.of(figures));
         let logs: Vec<f64> = known.filter(|value| *value > 0.0).map(f64::ln).collect();
@@ -309,7 +311,7 @@ impl Service {
         crate::measure::statistics::median(&logs).map_or(0.0, |middle| (most - middle).max(0.0))
     }
 
-    /// The differences of the valid pairs.
+    /// Returns the differences of the valid pairs, by quantity.
     pub(super) fn differences(&self) -> BTreeMap<Guarded, Vec<f64>> {
         let of = |guarded| (guarded, self.rounds.differences(CHANGED, metric_of(guarded)));
         Guarded::ALL.map(of).into_iter().collect()
@@ -339,8 +341,8 @@ impl Service {
     }
 }
 
-/// The ruling by the interval of a metric of which less is better: the interval is below zero, above zero, or
-/// contains zero.
+/// Returns the ruling from the interval of the change of a metric that should be small: whether the interval
+/// is below zero, above zero, or contains zero.
 fn word_on_gain(low: Option<f64>, high: Option<f64>) -> Ruling {
     if high.is_some_and(|high| high < 0.0) {
         Ruling::Better
@@ -351,15 +353,15 @@ fn word_on_gain(low: Option<f64>, high: Option<f64>) -> Ruling {
     }
 }
 
-/// The length of a guard's windows and of the pause before each, for limits on these metrics at this request
-/// rate, if requests take at most a few milliseconds.
+/// Returns the length of a guard's windows and of the pause before each, for limits on these metrics at this
+/// request rate, provided that requests take at most a few milliseconds.
 pub(crate) fn windows_of(metrics: &[Metric], rate: f64) -> (Duration, Duration) {
     let window = window_of(metrics.iter().copied(), rate);
     (window.max(SETTLES_LEAST * WINDOW_SETTLES), SETTLES_LEAST)
 }
 
-/// The number of requests that a window should have for a metric: a fifth more than its percentile needs,
-/// plus a hundred.
+/// Returns the number of requests that a window should have for a metric. For p90 and p99, this is a fifth
+/// more than the percentile needs.
 fn requests_in_window(metric: Metric) -> f64 {
     match metric {
         Metric::P90 => 120.0,
@@ -368,19 +370,19 @@ fn requests_in_window(metric: Metric) -> f64 {
     }
 }
 
-/// The length of a guard's windows for these metrics, at this request rate and duration.
+/// Returns the length of a guard's windows for these metrics at this request rate.
 fn window_of(metrics: impl Iterator<Item = Metric>, rate: f64) -> Duration {
     let requests = metrics.map(requests_in_window).fold(0.0, f64::max);
     let seconds = Duration::try_from_secs_f64(requests / rate).unwrap_or(WINDOW_LONGEST);
     seconds.clamp(WINDOW_SHORTEST, WINDOW_LONGEST)
 }
 
-/// The limits on metrics that a guard does not name, so that these metrics are guarded as well.
+/// The limits on metrics that a guard does not name. These metrics are guarded as well.
 const IMPLIED: [(Guarded, f64); 4] =
     [(Guarded::P50, 0.15), (Guarded::P90, 0.15), (Guarded::P99, 0.15), (Guarded::Cpu, 0.25)];
 
-/// Which limits apply to metrics that the guard does not name. If a metric must decrease, as in a search,
-/// only that metric and the named ones decide.
+/// Returns the limits that apply to metrics that the guard does not name. If a metric must decrease, as in a
+/// search, there are none: only that metric and the named ones decide.
 fn implied_by(limits: &[(Metric, f64)], gain: Option<Metric>) -> Vec<(Metric, f64)> {
     let all = IMPLIED.map(|(guarded, limit)| (metric_of(guarded), limit));
     let not_named = all.into_iter().filter(|(metric, _)| limits.iter().all(|(named, _)| named != metric));
@@ -396,8 +398,8 @@ const fn count(number: usize) -> f64 {
 mod test {
     use super::*;
 
-    /// In 30 pairs of windows, the median grows 17-fold, the 90th percentile by 29 %, the 99th by 14 %, and
-    /// CPU time by 17 %.
+    /// In 30 pairs of windows, the median grows 17-fold, the 90th percentile by 29 %, the 99th percentile by
+    /// 14 %, and CPU time by 17 %.
     #[test]
     fn a_guard_that_names_one_figure_does_not_give_the_others_away() {
         let figures = |p50: f64, p90: f64, p99: f64, cpu: f64, nth: u32| {

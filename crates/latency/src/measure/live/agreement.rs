@@ -1,5 +1,5 @@
-//! Measures how well estimates agree with the truth where the truth is known: on the link between two hosts
-//! of one machine.
+//! Measures how well estimates agree with the truth, where the truth is known: on the link between two hosts
+//! on one machine.
 
 use model::live::SpanCounts;
 use schemars::JsonSchema;
@@ -10,7 +10,7 @@ use super::summary::Percentiles;
 use super::survival::Survival;
 use crate::measure::statistics::median;
 
-/// A run: a mode under a load, with the measurement on the wire.
+/// A run: one mode under one load, with the measurements on the wire.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgreementRun {
@@ -22,16 +22,16 @@ pub struct AgreementRun {
     pub closed: bool,
     /// The number of the round.
     pub round: u32,
-    /// Requests that were answered, according to packets on the wire.
+    /// The number of requests that were answered, according to the packets on the wire.
     pub answered: u64,
-    /// Requests that netpolicy counted.
+    /// The number of requests that netpolicy counted.
     pub counted: u64,
-    /// Percentiles on the wire in nanoseconds, in the order of [`Percentiles::SHARES`]. The order and unit
-    /// also apply to the fields below.
+    /// Percentiles on the wire in nanoseconds, in the order of [`Percentiles::SHARES`]. The fields below have
+    /// the same order and unit.
     pub wire: [Option<f64>; 3],
-    /// Percentiles that the client measured, from system call to system call.
+    /// Percentiles that the client measured, from its system call to send to its system call to receive.
     pub client: [Option<f64>; 3],
-    /// Percentiles without the wait in the ring.
+    /// Percentiles of the time from TCP to the answer, which excludes the wait in the ring.
     pub residence: [Option<f64>; 3],
     /// Percentiles by estimate U.
     pub uniform: [Option<f64>; 3],
@@ -43,7 +43,7 @@ pub struct AgreementRun {
 }
 
 impl AgreementRun {
-    /// The percentiles by one estimator.
+    /// Returns the percentiles by one estimator.
     pub fn by(&self, estimator: Estimator) -> [Option<f64>; 3] {
         match estimator {
             Estimator::Residence => self.residence,
@@ -58,7 +58,7 @@ impl AgreementRun {
     }
 }
 
-/// The percentiles of completed spans; `None` if there are too few.
+/// Returns the percentiles of completed spans; each is `None` if there are too few spans for it.
 pub fn percentiles_of(spans: &SpanCounts) -> [Option<f64>; 3] {
     let survival = Survival::of(spans, &SpanCounts::new());
     Percentiles::SHARES.map(|share| {
@@ -67,7 +67,7 @@ pub fn percentiles_of(spans: &SpanCounts) -> [Option<f64>; 3] {
     })
 }
 
-/// The percentiles of a series by an estimator.
+/// Returns the percentiles of a series by one estimator.
 pub fn estimates_of(series: &Series, estimator: Estimator) -> [Option<f64>; 3] {
     let found = Percentiles::of(series, Stretch::Response(estimator)).all();
     found.map(|estimate| estimate.map(|found| found.interval.estimate))
@@ -80,7 +80,7 @@ pub struct Errors {
     /// The median of the absolute errors at p50, p90 and p99; `None` if no run has both an estimate and a
     /// true value.
     pub absolute: [Option<f64>; 3],
-    /// The median of the signed errors.
+    /// The median of the signed errors at p50, p90 and p99.
     pub signed: [Option<f64>; 3],
     /// The number of runs.
     pub trials: usize,
@@ -105,21 +105,21 @@ impl Errors {
     }
 }
 
-/// The number of pairs of modes for which an estimator and the wire agree which mode is faster.
+/// For how many pairs of modes an estimator agrees with the wire on which mode is faster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ordered {
-    /// Pairs in the same order as on the wire, at p50, p90 and p99.
+    /// The number of pairs in the same order as on the wire, at p50, p90 and p99.
     pub right: [usize; 3],
-    /// Pairs that differ by more than [`APART`] on the wire.
+    /// The number of pairs that differ by more than [`APART`] on the wire, at p50, p90 and p99.
     pub pairs: [usize; 3],
 }
 
-/// The smallest difference on the wire that an estimator must distinguish.
+/// The smallest relative difference on the wire that an estimator must recognise.
 pub const APART: f64 = 0.1;
 
 impl Ordered {
-    /// Compares pairs of modes with the same load and round.
+    /// Compares all pairs of modes with the same load and round.
     pub fn of(trials: &[AgreementRun], estimator: Estimator) -> Self {
         let mut ordered = Self::default();
         for (at, one) in trials.iter().enumerate() {

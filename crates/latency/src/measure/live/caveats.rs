@@ -1,4 +1,5 @@
-//! Limits of a live measurement: facts that the windows cannot show, each with evidence and a remedy.
+//! Limits of a live measurement: conditions that the figures of the windows do not show, each with evidence
+//! and a remedy.
 
 use model::live::LiveCounts;
 use model::{Finding, Nanoseconds, Severity};
@@ -7,7 +8,7 @@ use super::series::{Estimator, REQUESTS_MIN, Series, Stretch, requests_for};
 use super::summary::Percentiles;
 use super::survival::count;
 
-/// The shares above which a quantity is not judged.
+/// The shares of affected requests above which a quantity is reported as unreliable.
 const STEERED_MAX: f64 = 0.01;
 const LOST_MAX: f64 = 0.01;
 const UNSOLICITED_MAX: f64 = 0.05;
@@ -19,32 +20,33 @@ const UNANSWERED_MAX: f64 = 0.01;
 const UNPAIRED_MAX: f64 = 0.01;
 /// The minimum number of datagrams for a finding.
 const DATAGRAMS_MIN: u64 = 10;
-/// If at least this share of arrivals found the interrupt masked, only estimate U is available.
+/// The minimum share of arrivals with a masked interrupt from which it is reported that only estimate U is
+/// available.
 const MASKED_MIN: f64 = 0.05;
 
-/// The largest relative difference between two estimates that counts as agreement.
+/// The largest difference between two estimates that counts as agreement: relative, and in nanoseconds.
 const APART_MAX: f64 = 0.3;
 const APART_MAX_NS: f64 = 30_000.0;
 
 /// The age from which an unanswered request is reported as hanging.
 pub const HANGS_AFTER: Nanoseconds = Nanoseconds::from_millis(1_000);
 
-/// The measured time from which it is reported that there were no requests. A window of the daemon takes 20
-/// ms.
+/// The minimum measured time after which it is reported that there were no requests. A window of the daemon
+/// takes 20 ms.
 const NOTHING_AFTER: Nanoseconds = Nanoseconds::from_millis(90);
 
 /// Why the response times of a service that receives datagrams are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpaired {
-    /// Its datagrams are QUIC.
+    /// The service's datagrams are QUIC.
     Quic,
-    /// It does not answer each datagram with one.
+    /// The service does not answer each datagram with one datagram.
     Unanswered,
 }
 
 impl Unpaired {
-    /// Why the response times in these counts are unknown; `None` if there are requests, or too few datagrams to
-    /// know.
+    /// Returns why the response times in these counts are unknown. `None` if there are requests, or too few
+    /// datagrams to tell.
     pub fn of(counts: &LiveCounts) -> Option<Self> {
         let is_unpaired = counts.unpaired >= DATAGRAMS_MIN && counts.unpaired > counts.requests;
         (is_unpaired && counts.requests < REQUESTS_MIN).then(|| Self::why(counts))
@@ -54,7 +56,7 @@ impl Unpaired {
         if counts.quic * 2 > counts.unpaired { Self::Quic } else { Self::Unanswered }
     }
 
-    /// In words, about "the service".
+    /// Returns the reason as a clause about "the service".
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Quic => {
@@ -65,9 +67,8 @@ impl Unpaired {
     }
 }
 
-/// Findings about the reliability of a service's windows. `object` is the service's name.
-///
-/// `answers_late`: whether this kernel records answers after they were sent, as older kernels do.
+/// Returns findings about the reliability of a service's windows. `object` is the service's name.
+/// `answers_late` tells whether this kernel, like older ones, records answers only after they were sent.
 pub fn caveats(object: &str, series: &Series, answers_late: bool) -> Vec<Finding> {
     let mut found = Found { object, findings: Vec::new() };
     let counts = series.counts();
@@ -95,7 +96,7 @@ pub fn caveats(object: &str, series: &Series, answers_late: bool) -> Vec<Finding
         return found.findings;
     }
     found.of_programs(counts);
-    // With clients' timestamps, the wait of a request is known whatever its path.
+    // With clients' timestamps, the wait of a request is known however the request was delivered.
     if series.estimator() != Estimator::Stamped {
         found.of_rings(counts);
     }
@@ -131,7 +132,7 @@ impl Found<'_> {
     fn of_what_waits(&mut self, series: &Series) {
         let waiting = series.waiting();
         let Some(oldest) = waiting.oldest.filter(|oldest| *oldest >= HANGS_AFTER) else { return };
-        // A waiting connection may have had no event, so count it.
+        // Include the waiting connections in the total, because they may have had no event.
         let stalled = waiting.stalled.max(1);
         let connections = series.connections().max(stalled);
         let severity = if stalled * 2 > connections { Severity::Problem } else { Severity::Warning };
@@ -148,7 +149,7 @@ impl Found<'_> {
         );
     }
 
-    /// Connections that cannot be measured, because they use MPTCP.
+    /// Reports connections that cannot be measured because they use MPTCP.
     fn of_mptcp(&mut self, counts: &LiveCounts) {
         self.add(
             "live-mptcp",
@@ -159,7 +160,7 @@ impl Found<'_> {
         );
     }
 
-    /// Datagrams whose answers are not known.
+    /// Reports datagrams whose answers are unknown.
     fn of_datagrams(&mut self, counts: &LiveCounts) {
         let matters = |part: u64, of: u64, most: f64| part >= DATAGRAMS_MIN && count(part) > most * count(of);
         let percent = |part: u64, of: u64| format!("{:.1} %", 100.0 * count(part) / count(of.max(1)));
@@ -209,7 +210,7 @@ impl Found<'_> {
         }
     }
 
-    /// Conditions that hide when packets entered the ring.
+    /// Reports conditions that make it unknown when packets entered the ring.
     fn of_rings(&mut self, counts: &LiveCounts) {
         let share = |part: u64, of: u64| count(part) / count(of.max(1));
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
@@ -291,7 +292,7 @@ impl Found<'_> {
         }
     }
 
-    /// Events that no program saw.
+    /// Reports events that no program observed.
     fn of_programs(&mut self, counts: &LiveCounts) {
         let seen = counts.segments + counts.datagrams + counts.sends;
         let missed = count(counts.missed) / count((seen + counts.missed).max(1));
@@ -306,7 +307,7 @@ impl Found<'_> {
         }
     }
 
-    /// Conditions that hide which answer belongs to which request.
+    /// Reports conditions that make it unknown which answer belongs to which request.
     fn of_answers(&mut self, counts: &LiveCounts, answers_late: bool) {
         let share = |part: u64, of: u64| count(part) / count(of.max(1));
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
@@ -413,7 +414,7 @@ impl Found<'_> {
     }
 }
 
-/// The percentiles at which two estimates differ by more than is acceptable.
+/// Returns the percentiles at which two estimates differ by more than is acceptable.
 fn far_apart(series: &Series, one: Estimator, other: Estimator) -> Vec<String> {
     let by = |estimator| Percentiles::of(series, Stretch::Response(estimator)).all();
     ["p50", "p90", "p99"]
@@ -521,13 +522,13 @@ mod test {
             })
         };
         assert_eq!(stamped(300), Vec::<String>::new(), "both estimates are equal");
-        // If every timestamp seems later than the fastest one of its connection, the clients' clock is slower
-        // than ours. If every timestamp seems earlier, it is faster.
+        // If all timestamps seem later than the fastest one of their connection, the clients' clock is slower
+        // than ours; if all seem earlier, it is faster.
         assert_eq!(stamped(340), ["live-stamps-disagree"]);
         assert_eq!(stamped(250), ["live-stamps-disagree"]);
     }
 
-    /// The percentages of a text.
+    /// Parses the percentages in a text.
     fn shares(text: &str) -> Vec<f64> {
         let words: Vec<&str> = text.split_whitespace().collect();
         words.windows(2).filter(|two| two[1].starts_with('%')).filter_map(|two| two[0].parse().ok()).collect()
@@ -554,7 +555,7 @@ mod test {
                 unmeasured: any(1_000),
                 without_napi: any(answered),
                 without_poll: any(answered),
-                // This counts packets, including packets outside windows.
+                // This field counts all packets, including those outside windows.
                 steered: any(2 * segments + 10),
                 masked: any(answered),
                 unmasked: any(answered),

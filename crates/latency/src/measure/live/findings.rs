@@ -1,5 +1,5 @@
-//! Findings on the windows of a live service: whether it meets its goal, which stage takes most of the time,
-//! and which queue or thread is slower than the others.
+//! Findings about the windows of a live service: whether the service meets its goal, which stage takes most
+//! of the time, and which queue or thread is slower than the others.
 
 use model::live::{LiveCounts, LivePart, SpanCounts};
 use model::{Finding, Goal, Nanoseconds, OnMissed, Severity};
@@ -10,27 +10,28 @@ use super::summary::Percentiles;
 use super::survival::{Quantile, Survival, count};
 use crate::measure::switchback::LOSS_MATTERS;
 
-/// The share of the time from which a stage is reported as the dominant one.
+/// The minimum share of the time for a stage to be reported as the dominant one.
 const MOST: f64 = 0.6;
 
-/// The minimum mean response time for which a dominant stage is reported.
+/// The minimum mean response time, in nanoseconds, for a dominant stage to be reported.
 const MATTERS_NS: f64 = 20_000.0;
 
-/// A part counts as slower if its median is at least this many times the median of the others.
+/// The factor by which the median of a queue or thread must exceed that of the others for it to be reported
+/// as slower.
 const SLOWER: f64 = 2.0;
 
 /// The minimum number of segments, reads or connections for a finding about the network.
 const FEW: u64 = 10;
 
-/// The minimum share of reads that found the receive window closed, and of connections whose client's window
-/// was full, for a finding.
+/// The minimum shares for a finding: of reads that found the receive window closed, and of connections whose
+/// client's window was full.
 const CLOSED_MIN: f64 = 0.01;
 const FULL_MIN: f64 = 0.05;
 
 /// The minimum number of new connections per request for a finding.
 const OPENED_MIN: f64 = 0.1;
 
-/// The rule, the noun and the remedy for queues and for workers.
+/// For queues and for workers: the rule, the noun and the remedy of the finding.
 const OF_QUEUES: (&str, &str, &str) = (
     "live-queue-slow",
     "queue",
@@ -42,11 +43,11 @@ const OF_WORKERS: (&str, &str, &str) = (
     "assign fewer connections to it, or give it a dedicated CPU: netpolicy doctor names threads that wait for a CPU",
 );
 
-/// The remedy if the daemon searches for a mode that meets the goal.
+/// The remedy if the daemon is searching for a mode that meets the goal.
 const SEARCHED: &str = "the daemon tries the other modes of its policy: netpolicy status";
 
-/// Findings about a service's windows. `object` is the service's name. `names` returns the name of a NAPI or
-/// a thread by its position in the series.
+/// Returns findings about a service's windows. `object` is the service's name. `names` contains functions
+/// that return the name of a NAPI and of a thread by its position in the series.
 pub fn findings(
     object: &str,
     series: &Series,
@@ -57,7 +58,8 @@ pub fn findings(
     let found = Percentiles::of(series, Stretch::Response(series.estimator()));
     let time = of_time(object, series);
     let searched = (goal.on_missed == OnMissed::Search).then_some(SEARCHED);
-    // Requests that wait for a lost segment also count as waiting to be read.
+    // A request that waits for a lost segment also counts as waiting to be read, so prefer the remedy for
+    // lost segments.
     let remedy = has_gaps(series.counts()).then_some(GAPS_REMEDY);
     let remedy = remedy.or(time.as_ref().and_then(|time| time.remedy.as_deref())).or(searched);
     for (name, goal, found) in [("p50", goal.p50, found.p50), ("p99", goal.p99, found.p99)] {
@@ -72,8 +74,9 @@ pub fn findings(
     findings
 }
 
-/// A goal is missed if the whole interval is above it, and met if the whole interval is not above it;
-/// otherwise it is undecided. The remedy is that for the stage in which most of the time is spent.
+/// Returns the finding about a goal. The goal is missed if the whole interval is above it, met if no part of
+/// the interval is above it, and otherwise undecided. The remedy is that for the stage that takes most of the
+/// time.
 fn of_goal(
     object: &str,
     name: &str,
@@ -109,7 +112,7 @@ fn of_goal(
     })
 }
 
-/// The finding on the stage in which most of the time is spent.
+/// Returns the finding about the stage that takes most of the time.
 fn of_time(object: &str, series: &Series) -> Option<Finding> {
     let parts = series.workers().iter().map(|(_, part)| part);
     let (mut ring, mut wakeup, mut service, mut requests) = (0, 0, 0, 0);
@@ -172,7 +175,7 @@ fn matters(part: u64, of: u64, least: f64) -> bool {
     part >= FEW && count(part) >= least * count(of.max(1))
 }
 
-/// Findings on causes of slow requests outside packet delivery, according to TCP's counts.
+/// Returns findings about causes of slow requests other than packet delivery, according to TCP's counts.
 fn of_network(object: &str, counts: &LiveCounts) -> Vec<Finding> {
     let share =
         |part: u64, of: u64| format!("{part} of {of} ({:.1} %)", 100.0 * count(part) / count(of.max(1)));
@@ -249,8 +252,8 @@ fn of_network(object: &str, counts: &LiveCounts) -> Vec<Finding> {
     found
 }
 
-/// The finding on a part whose median is much higher than that of the others. Parts with too few requests for
-/// a median are ignored.
+/// Returns the finding about a queue or thread whose median is much higher than that of the others. Ignores
+/// those with too few requests for a median.
 fn slower(
     object: &str,
     (rule, word, remedy): (&str, &str, &str),
@@ -295,7 +298,7 @@ mod test {
     use model::Pid;
     use model::live::LiveWindow;
 
-    /// The rules that apply to the requests of two workers with these medians, and with these times in ring,
+    /// Returns the rules of the findings about two workers with these medians, and with these times in ring,
     /// wake-up and service, in microseconds.
     fn rules(medians: [u64; 2], spent: [u64; 3], goal: &Goal) -> Vec<String> {
         found(medians, spent, goal).into_iter().map(|found| found.rule).collect()

@@ -1,5 +1,4 @@
-//! Evaluates the windows of a live service together: percentiles with intervals, and the limits of their
-//! validity.
+//! Evaluates many windows of a live service: percentiles with intervals, and the limits of their validity.
 //!
 //! Read in this order: [`survival`] (percentiles of spans, some of which have not ended), [`series`] (many
 //! windows in bounded memory), [`turnaround`] (the basis of estimate C), [`summary`] (the displayed figures),

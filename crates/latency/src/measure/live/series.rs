@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::survival::{Quantile, Survival, count};
 use crate::measure::statistics::{Interval, student_t};
 
-/// A percentile, in nanoseconds.
+/// A percentile of response times, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Estimate {
@@ -25,17 +25,18 @@ pub struct Estimate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Estimator {
-    /// From TCP to the answer; excludes the wait in the ring.
+    /// The time from TCP to the answer. Excludes the wait in the ring.
     Residence,
-    /// From the ring (U). Assumes that the packets of a poll arrived uniformly since the ring was empty.
+    /// The time from the ring to the answer (U). Assumes that the packets of a poll arrived uniformly since
+    /// the ring was last empty.
     Uniform,
-    /// From the ring (C). Assumes that clients send their next request after an answer as soon as they do
-    /// while interrupts are enabled.
+    /// The time from the ring to the answer (C). Assumes that clients send their next request as soon after
+    /// an answer as they do while interrupts are enabled.
     Conditional,
-    /// The larger of U and C at each percentile, because both err towards shorter waits.
+    /// The larger of U and C at each percentile, because both tend to underestimate the wait.
     Larger,
-    /// From the ring (T). The client's microsecond TCP timestamps show how much longer a request was in
-    /// transit than the fastest one of its connection.
+    /// The time from the ring to the answer (T). The client's microsecond TCP timestamps show how much longer
+    /// a request was in transit than the fastest one of its connection.
     Stamped,
 }
 
@@ -44,7 +45,7 @@ impl Estimator {
     pub const ALL: [Self; 5] =
         [Self::Residence, Self::Uniform, Self::Conditional, Self::Larger, Self::Stamped];
 
-    /// The letter in tables.
+    /// Returns the estimator's letter, as used in tables.
     pub const fn letter(self) -> &'static str {
         match self {
             Self::Residence => "R",
@@ -65,21 +66,22 @@ impl Estimator {
     }
 }
 
-/// The unit of counts.
+/// The unit in which requests are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
     /// Requests, if the protocol shows them.
     Requests,
-    /// Exchanges: everything that a client sends until the server answers, whatever the number of requests in
-    /// it.
+    /// Exchanges: an exchange is everything that a client sends until the server answers, whatever the number
+    /// of requests in it.
     Exchanges,
 }
 
 impl Unit {
-    /// The unit of these counts: requests, if at least 99 % belong to a protocol that shows them.
+    /// Returns the unit of these counts: requests, if at least 99 % of them belong to a protocol that shows
+    /// requests.
     pub fn of(counts: &LiveCounts) -> Self {
-        /// At most one request in this many may be an exchange.
+        /// The reciprocal of the share of requests that may be exchanges.
         const ONE_OF: u64 = 100;
         let exchanges = counts.requests.saturating_sub(counts.protocols.requests());
         if exchanges * ONE_OF > counts.requests { Self::Exchanges } else { Self::Requests }
@@ -108,7 +110,7 @@ impl std::fmt::Display for Unit {
     }
 }
 
-/// A part of the time of a request.
+/// A part of the time that a request takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stretch {
     /// The whole response time, by an estimator.
@@ -119,7 +121,7 @@ pub enum Stretch {
     Wakeup,
     /// The time from the read to the answer.
     Service,
-    /// The time from the last arrival at TCP to the answer; excludes the time that the client took to send.
+    /// The time from the last arrival at TCP to the answer. Excludes the time that the client took to send.
     SinceLast,
 }
 
@@ -135,8 +137,8 @@ impl Stretch {
     }
 }
 
-/// Windows of one service, oldest first, in at most [`Series::BLOCKS_MAX`] blocks. If there are more,
-/// adjacent blocks are merged in pairs.
+/// The windows of one service, oldest first, in at most [`Series::BLOCKS_MAX`] blocks. When there would be
+/// more blocks, adjacent ones are merged in pairs.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     blocks: Vec<Block>,
@@ -151,7 +153,7 @@ pub struct Series {
     ages: SpanCounts,
     waiting: LiveWaiting,
     connections: u64,
-    /// The run time of the measuring programs, and the number of requests they measured.
+    /// The run time of the measuring programs, and the number of requests that they measured.
     weighed: (Nanoseconds, u64),
     napis: Vec<(NapiId, LivePart)>,
     workers: Vec<(Option<Pid>, LivePart)>,
@@ -165,11 +167,11 @@ struct Block {
 }
 
 impl Series {
-    /// The maximum number of blocks, which show how percentiles vary over time.
+    /// The maximum number of blocks. Blocks show how much percentiles vary over time.
     pub const BLOCKS_MAX: usize = 128;
 
-    /// The maximum number of NAPIs, and of threads, that are counted separately. Others are only in the
-    /// totals.
+    /// The maximum number of NAPIs, and of threads, that are counted separately. Further ones are included
+    /// only in the totals.
     pub const PARTS_MAX: usize = 256;
 
     /// An empty series.
@@ -177,7 +179,7 @@ impl Series {
         Self::in_blocks(Self::BLOCKS_MAX)
     }
 
-    /// Creates an empty series with fewer blocks, which take less memory and give less certain intervals.
+    /// Creates an empty series with fewer blocks, which need less memory and give less certain intervals.
     ///
     /// # Panics
     /// If the number is odd, or not from 2 to [`Series::BLOCKS_MAX`].
@@ -249,7 +251,7 @@ impl Series {
         &self.spans
     }
 
-    /// Unanswered requests at the end of the last window.
+    /// Returns the requests that were unanswered at the end of the last window.
     pub const fn waiting(&self) -> &LiveWaiting {
         &self.waiting
     }
@@ -259,8 +261,8 @@ impl Series {
         self.connections
     }
 
-    /// The run time of the measuring programs per request in nanoseconds, without the overhead of calling
-    /// them; `None` if it was not measured.
+    /// Returns the run time of the measuring programs per request in nanoseconds, without the overhead of
+    /// calling them. `None` if it was not measured.
     pub fn weight(&self) -> Option<f64> {
         let (weight, requests) = self.weighed;
         (requests > 0).then(|| count(weight.0) / count(requests))
@@ -271,18 +273,19 @@ impl Series {
         Unit::of(&self.counts)
     }
 
-    /// The parts by NAPI.
+    /// Returns the requests of each NAPI.
     pub fn napis(&self) -> &[(NapiId, LivePart)] {
         &self.napis
     }
 
-    /// The parts by thread.
+    /// Returns the requests of each thread.
     pub fn workers(&self) -> &[(Option<Pid>, LivePart)] {
         &self.workers
     }
 
-    /// The best estimator that applies to nearly all requests: T if clients use microsecond TCP timestamps,
-    /// the larger of U and C if turnarounds are known, U if the time in rings is known.
+    /// Returns the best estimator that applies to nearly all requests: T if clients use microsecond TCP
+    /// timestamps; otherwise the larger of U and C if turnarounds are known; otherwise U if the time in rings
+    /// is known.
     pub fn estimator(&self) -> Estimator {
         let LiveCounts {
             answered,
@@ -295,7 +298,8 @@ impl Series {
             ..
         } = self.counts;
         let answered = answered.saturating_sub(untimed);
-        // If more than a tenth of the requests have no timestamp, percentiles of T would not describe those.
+        // If more than a tenth of the requests had no timestamp, the percentiles of T would not describe
+        // those.
         if stamped > 0 && (answered - stamped.min(answered)) * 10 <= answered {
             Estimator::Stamped
         } else if (without_napi + without_poll + at_opening) * 10 > answered {
@@ -308,10 +312,11 @@ impl Series {
     }
 
     /// Returns the span that this share of requests does not exceed, with its 95 % confidence interval.
+    /// Returns `None` if there are fewer requests than [`requests_for`] this share.
     ///
-    /// `None` if there are fewer requests than [`requests_for`] this share. The interval is Woodruff's: it is
-    /// derived from the variation, between blocks of windows, of the share of requests within the estimate,
-    /// because neighbouring requests are correlated. It is never narrower than for independent requests.
+    /// The interval is Woodruff's. Because neighbouring requests are correlated, it is derived from blocks of
+    /// windows: from how much the share of requests within the estimate varies between blocks. It is never
+    /// narrower than for independent requests.
     pub fn percentile(&self, stretch: Stretch, share: f64) -> Option<Estimate> {
         if stretch == Stretch::Response(Estimator::Larger) {
             let by = |estimator| self.percentile(Stretch::Response(estimator), share);
@@ -345,12 +350,12 @@ impl Series {
         };
         let reach = reach * variance.sqrt();
         let low = whole.quantile((share - reach).max(0.0))?.nanoseconds();
-        // The interval has no upper end if that is beyond all observed spans.
+        // If the upper end is beyond all observed spans, the interval has no upper end.
         let (high, bounded) = match whole.quantile((share + reach).min(1.0))? {
             Quantile::Exactly(high) => (high, share + reach < 1.0),
             Quantile::MoreThan(least) => (least, false),
         };
-        // Every request spends the same time in the stack.
+        // Add the time in the stack, which is assumed to be the same for every request.
         let stack = match stretch {
             Stretch::Response(
                 Estimator::Uniform | Estimator::Conditional | Estimator::Larger | Estimator::Stamped,
@@ -372,8 +377,8 @@ impl Series {
         })
     }
 
-    /// The typical time in the stack outside TCP, in nanoseconds: from the ring to TCP, and from the answer
-    /// to the device. Zero until a window has measured it.
+    /// Returns the typical time in the stack outside TCP, in nanoseconds: from the ring to TCP, and from the
+    /// answer to the device. Zero until a window has measured it.
     pub fn stack(&self) -> f64 {
         /// The minimum number of spans for a median.
         const SEEN_MIN: u64 = 50;
@@ -384,7 +389,7 @@ impl Series {
         usual(&self.spans.receive) + usual(&self.spans.transmit)
     }
 
-    /// Response times include requests that are unanswered or began before a window; the parts of response
+    /// Response times include requests that are unanswered, or that began before a window. Parts of response
     /// times include only completed requests.
     fn survival(&self, stretch: Stretch, spans: &LiveSpans, ages: &SpanCounts) -> Survival {
         let none = SpanCounts::new();
@@ -404,7 +409,8 @@ impl Series {
 /// The 97.5th percentile of the normal distribution.
 const NORMAL: f64 = 1.96;
 
-/// The minimum number of requests for a percentile, so that ten of them exceed it; at least [`REQUESTS_MIN`].
+/// Returns the minimum number of requests for a percentile: ten of them must exceed the percentile, and there
+/// must be at least [`REQUESTS_MIN`].
 pub fn requests_for(share: f64) -> u64 {
     const EXCEED: f64 = 10.0;
     #[expect(
@@ -439,7 +445,7 @@ mod test {
     use super::*;
     use model::Chance;
 
-    /// A window with requests that take these times.
+    /// Creates a window with requests that take these times.
     fn window(spans: impl IntoIterator<Item = f64>) -> LiveWindow {
         let mut window = LiveWindow { span: Nanoseconds::from_millis(100), ..LiveWindow::default() };
         for span in spans {
@@ -460,7 +466,7 @@ mod test {
         const EXPERIMENTS: u32 = 400;
         let mut chance = Chance::stream(5, &[]);
         let (mut held, mut naive) = (0, 0);
-        // Each window has its own speed, because load varies: log-normal around 100 us.
+        // Because load varies, each window has a different speed: log-normal around 100 us.
         let truth = 100_000.0;
         for _ in 0..EXPERIMENTS {
             let mut series = Series::new();

@@ -1,4 +1,4 @@
-//! The figures of several windows together, for text and JSON output.
+//! The figures of several windows combined, for text and JSON output.
 
 use model::live::{LiveCounts, LivePart, LivePolls};
 use model::{Finding, NapiId, Pid};
@@ -9,7 +9,7 @@ use super::series::{Estimate, Estimator, Series, Stretch, Unit};
 use super::survival::{Survival, count};
 use model::live::SpanCounts;
 
-/// Three percentiles; each is `None` if there are too few requests for it.
+/// Three percentiles. Each is `None` if there are too few requests for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Percentiles {
@@ -25,19 +25,19 @@ impl Percentiles {
     /// The shares of the percentiles, in the order of the fields.
     pub const SHARES: [f64; 3] = [0.5, 0.9, 0.99];
 
-    /// The percentiles of a part of the requests' time in these windows.
+    /// Computes the percentiles of a part of the requests' time in these windows.
     pub fn of(series: &Series, stretch: Stretch) -> Self {
         let [p50, p90, p99] = Self::SHARES.map(|share| series.percentile(stretch, share));
         Self { p50, p90, p99 }
     }
 
-    /// The estimates in the order of [`Percentiles::SHARES`].
+    /// Returns the estimates in the order of [`Percentiles::SHARES`].
     pub const fn all(&self) -> [Option<Estimate>; 3] {
         [self.p50, self.p90, self.p99]
     }
 }
 
-/// The requests of one NAPI or of one thread.
+/// The figures of the requests of one NAPI or one thread.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartSummary {
@@ -51,13 +51,13 @@ pub struct PartSummary {
     pub p99: Option<f64>,
     /// The mean wait in the ring, in nanoseconds.
     pub ring: f64,
-    /// The mean wait until the request was read, in nanoseconds.
+    /// The mean wait from TCP until the request was read, in nanoseconds.
     pub wakeup: f64,
     /// The mean time from read to answer, in nanoseconds.
     pub service: f64,
-    /// For a NAPI: its polls, by polling context.
+    /// The polls of a NAPI, by polling context.
     pub polls: LivePolls,
-    /// For a NAPI: the packets of these polls, by polling context.
+    /// The packets that these polls delivered, by polling context.
     pub packets: LivePolls,
 }
 
@@ -69,14 +69,15 @@ pub struct Summary {
     pub windows: usize,
     /// The total length of the windows in seconds.
     pub measured_seconds: f64,
-    /// The unit of `requests`, `rate` and everything per request: requests if the protocol shows them,
+    /// The unit of `requests`, `rate` and all figures per request: requests if the protocol shows them,
     /// otherwise exchanges.
     pub unit: Unit,
-    /// Answered requests or exchanges, by `unit`.
+    /// The number of answered requests or exchanges, depending on `unit`.
     pub requests: u64,
-    /// Answered requests or exchanges per second.
+    /// The number of answered requests or exchanges per second.
     pub rate: f64,
-    /// Answered exchanges. An exchange is everything that a client sends until the server answers.
+    /// The number of answered exchanges. An exchange is everything that a client sends until the server
+    /// answers.
     pub exchanges: u64,
     /// The estimator of `response`.
     pub estimator: Estimator,
@@ -90,8 +91,8 @@ pub struct Summary {
     pub conditional: Percentiles,
     /// Response times by estimator T.
     pub stamped: Percentiles,
-    /// Response times from the last arrival at TCP to the answer; excludes the ring and the time that the
-    /// client took to send.
+    /// Response times from the last arrival at TCP to the answer. They exclude the wait in the ring and the
+    /// time that the client took to send.
     pub since_last: Percentiles,
     /// The time in the ring.
     pub ring: Percentiles,
@@ -99,30 +100,32 @@ pub struct Summary {
     pub wakeup: Percentiles,
     /// The time from the read to the answer.
     pub service_time: Percentiles,
-    /// The stack's part of `response`, between the ring and TCP and between the answer and the device, in
-    /// nanoseconds.
+    /// The part of `response` that is spent in the network stack, between the ring and TCP and between the
+    /// answer and the device, in nanoseconds.
     pub stack: f64,
     /// The run time of the measuring programs per request while a window is open, in nanoseconds, as measured
-    /// on this host; excludes the overhead of calling them. Requests in a window are slowed down by this
-    /// time.
+    /// on this host. Excludes the overhead of calling the programs. Measuring slows requests in a window down
+    /// by this time.
     pub weight: Option<f64>,
-    /// The share of requests whose poll began with the interrupt masked; `None` without such requests.
+    /// The share of requests whose poll began with the interrupt masked; `None` if this is not known for any
+    /// request.
     pub masked_share: Option<f64>,
-    /// Unanswered exchanges at the end of the last window.
+    /// The number of unanswered exchanges at the end of the last window.
     pub waiting: u64,
-    /// The longest wait of an unanswered exchange since its last arrival, in nanoseconds; `None` without any.
+    /// The longest wait of an unanswered exchange since its last arrival, in nanoseconds; `None` if there is
+    /// no such exchange.
     pub oldest: Option<u64>,
-    /// Connections that had waited for at least a second at the end of the last window.
+    /// The number of connections that had waited for at least a second at the end of the last window.
     pub stalled: u64,
     /// The maximum number of connections with an event in one window.
     pub connections: u64,
-    /// The requests by NAPI, most requests first.
+    /// The requests by NAPI, ordered by decreasing number of requests.
     pub napis: Vec<PartSummary>,
-    /// The requests by thread, most requests first.
+    /// The requests by thread, ordered by decreasing number of requests.
     pub workers: Vec<PartSummary>,
     /// The median of the connections' smoothed round-trip times, in nanoseconds: from a segment of the
-    /// service to its acknowledgement, including the acknowledgement's wait in the ring. `None` without
-    /// answers.
+    /// service to its acknowledgement, including the wait of the acknowledgement in the ring. `None` if there
+    /// were no answers.
     pub rtt: Option<f64>,
     /// The total event counts.
     pub counts: LiveCounts,
@@ -131,7 +134,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summarises these windows, with the caller's findings.
+    /// Summarises these windows. `findings` are those of the caller.
     pub fn of(series: &Series, findings: Vec<Finding>) -> Self {
         let counts = *series.counts();
         let estimator = series.estimator();

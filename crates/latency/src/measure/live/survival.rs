@@ -1,36 +1,36 @@
-//! The distribution of spans, some of which had not ended when the observation stopped.
+//! The distribution of spans of time, some of which had not ended when the observation stopped.
 //!
 //! A window may end while requests wait. If these requests were omitted, a service that hangs would appear
 //! faster. Instead, they are right-censored: the product-limit estimate treats them as at least as long as
-//! they have waited. A span that began before the observation is at risk only from the age that it had when
-//! the observation began (left truncation), because an earlier end could not have been observed. So windows
-//! can measure requests that are longer than a window.
+//! they have waited. A span that began before the observation counts as at risk only from the age that it had
+//! when the observation began (left truncation), because an earlier end could not have been observed. In this
+//! way, windows can measure requests that are longer than a window.
 //!
-//! Source: Kaplan and Meier, "Nonparametric estimation from incomplete observations", 1958; delayed entry as in Klein and Moeschberger,
-//! "Survival Analysis", 2003, 4.6.
+//! Source: Kaplan and Meier, "Nonparametric estimation from incomplete observations", 1958; delayed entry as
+//! in Klein and Moeschberger, "Survival Analysis", 2003, 4.6.
 
 use model::SpanCounts;
 
 /// The distribution of spans, by the product-limit estimate.
 #[derive(Clone, Debug)]
 pub struct Survival {
-    /// The share of spans that are longer than each bucket.
+    /// For each bucket, the share of spans that are longer than it.
     longer: Vec<f64>,
-    /// The number of spans that were observed to begin.
+    /// The number of spans whose beginning was observed.
     observed: u64,
 }
 
 /// A quantile of spans, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Quantile {
-    /// The quantile is known.
+    /// The quantile has this value.
     Exactly(f64),
-    /// The quantile is more than this span, because too many spans have not ended.
+    /// The quantile is more than this value, because too many spans have not ended.
     MoreThan(f64),
 }
 
 impl Quantile {
-    /// The quantile in nanoseconds; for `MoreThan`, a lower bound of it.
+    /// Returns the quantile in nanoseconds; for `MoreThan`, this is a lower bound.
     pub const fn nanoseconds(self) -> f64 {
         match self {
             Self::Exactly(span) | Self::MoreThan(span) => span,
@@ -39,15 +39,16 @@ impl Quantile {
 }
 
 impl Survival {
-    /// The distribution of completed spans, and of spans that have not ended, with these ages.
+    /// Computes the distribution from completed spans, and from the ages of spans that have not ended.
     pub fn of(ended: &SpanCounts, waiting: &SpanCounts) -> Self {
         Self::of_entered(ended, waiting, &SpanCounts::new())
     }
 
-    /// Like [`Survival::of`]; `entered` has the ages of spans that began before the observation.
+    /// Like [`Survival::of`], for an observation that found some spans already begun: `entered` contains the
+    /// ages that these had.
     pub fn of_entered(ended: &SpanCounts, waiting: &SpanCounts, entered: &SpanCounts) -> Self {
         let observed = (ended.total() + waiting.total()).saturating_sub(entered.total());
-        // Spans that begin, end or are censored within a bucket count as present until its end.
+        // Spans that begin, end or are censored within a bucket count as present until the end of the bucket.
         let (mut left, mut share, mut longer) = (observed, 1.0, Vec::with_capacity(SpanCounts::BUCKETS));
         let buckets = ended.buckets().iter().zip(waiting.buckets()).zip(entered.buckets());
         for ((ended, waiting), entered) in buckets {
@@ -61,12 +62,12 @@ impl Survival {
         Self { longer, observed }
     }
 
-    /// The number of spans that were observed to begin.
+    /// Returns the number of spans whose beginning was observed.
     pub const fn observed(&self) -> u64 {
         self.observed
     }
 
-    /// The span that this share of spans does not exceed. `share` is from 0 to 1. `None` without spans.
+    /// Returns the span that this share (0 to 1) of spans does not exceed, or `None` if there are no spans.
     pub fn quantile(&self, share: f64) -> Option<Quantile> {
         if self.observed == 0 {
             return None;
@@ -77,7 +78,7 @@ impl Survival {
         for (bucket, &longer) in self.longer.iter().enumerate() {
             if longer < before {
                 last = bucket;
-                // Allow for rounding, which leaves a tiny remainder when a tail should be zero.
+                // Tolerate rounding errors, which leave a tiny remainder when a tail should be zero.
                 if longer <= beyond + 1e-12 {
                     let within = ((before - beyond) / (before - longer)).clamp(0.0, 1.0);
                     let (low, high) = (edge(bucket), edge(bucket + 1));
@@ -89,7 +90,7 @@ impl Survival {
         Some(Quantile::MoreThan(edge(last + 1)))
     }
 
-    /// The share of spans that do not exceed this one, in nanoseconds.
+    /// Returns the share of spans that do not exceed `span`, which is in nanoseconds.
     pub fn share_within(&self, span: f64) -> f64 {
         let mut before = 1.0;
         for (bucket, &longer) in self.longer.iter().enumerate() {
@@ -142,7 +143,7 @@ mod test {
 
     #[test]
     fn spans_that_are_cut_off_do_not_make_the_rest_look_short() {
-        // Exponential spans with a mean of 1 ms, censored uniformly up to 3 ms.
+        // Exponential spans with a mean of 1 ms, censored at a uniformly distributed age of up to 3 ms.
         let mut chance = Chance::stream(3, &[]);
         let (mut ended, mut waiting, mut seen) = (SpanCounts::new(), SpanCounts::new(), SpanCounts::new());
         for _ in 0..200_000 {
@@ -159,9 +160,9 @@ mod test {
         assert!(naive < 0.8 * found, "{naive} without the censored spans");
     }
 
-    /// There is a window of 100 ms in each second, and one request in four takes 1.5 s: it begins in one
-    /// window, and ends in another or in none. Each window records the ages that requests had when it opened,
-    /// and when it closed or they ended.
+    /// Each second contains a window of 100 ms, and one request in four takes 1.5 s: it begins in one window,
+    /// and ends in another window or in none. Each window records the ages of requests when it opened, and
+    /// when it closed or the requests ended.
     #[test]
     fn requests_longer_than_a_window_have_the_percentiles_that_they_have() {
         const WINDOW: u64 = 100_000_000;
@@ -190,7 +191,8 @@ mod test {
         assert!((median / 80e3 - 1.0).abs() < 0.05, "{median}");
         assert!((nine / 1.5e9 - 1.0).abs() < 0.05, "{nine}");
         assert!((found.share_within(1e9) - 0.74).abs() < 0.03, "{}", found.share_within(1e9));
-        // If requests counted as observed from their start, long ones would be counted in several windows.
+        // If requests counted as observed from their beginning, long ones would be counted in several
+        // windows.
         let naive = Survival::of(&ended, &waiting).share_within(1e9);
         assert!(naive < 0.5, "{naive}");
     }

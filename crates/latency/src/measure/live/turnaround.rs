@@ -1,12 +1,12 @@
 //! Turnarounds: how long after an answer a client sends its next request, measured while interrupts are
-//! enabled. Estimate C assumes the same distribution while they are masked.
+//! enabled. Estimate C assumes that turnarounds have the same distribution while interrupts are masked.
 
 use model::live::{LiveWindow, SpanCounts};
 
 /// Turnarounds from windows in which interrupts were enabled.
 ///
-/// Uses only windows in which nearly all arrivals found the interrupt enabled. In other windows, mostly late
-/// packets do, so their turnarounds would be too long.
+/// Only windows in which nearly all arrivals found the interrupt enabled are used. In other windows, mostly
+/// late packets find it enabled, so their turnarounds would be too long.
 #[derive(Clone, Debug, Default)]
 pub struct Turnarounds {
     counts: SpanCounts,
@@ -16,8 +16,8 @@ impl Turnarounds {
     /// The minimum number of turnarounds for a distribution.
     pub const COUNTS_MIN: u64 = 500;
 
-    /// The maximum number of turnarounds that are kept. Beyond it, counts are halved, so that recent
-    /// turnarounds weigh more.
+    /// The maximum number of turnarounds that are kept. When there are more, all counts are halved, so that
+    /// recent turnarounds weigh more.
     pub const COUNTS_MAX: u64 = 200_000;
 
     /// The minimum share of arrivals that found the interrupt enabled for a window to be used.
@@ -41,7 +41,7 @@ impl Turnarounds {
         true
     }
 
-    /// The distribution, if there are enough turnarounds.
+    /// Returns the distribution, if there are enough turnarounds.
     pub fn known(&self) -> Option<&SpanCounts> {
         (self.counts.total() >= Self::COUNTS_MIN).then_some(&self.counts)
     }
