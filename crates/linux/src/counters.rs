@@ -15,7 +15,7 @@ use sys::netns::Netns;
 /// The maximum size of a file: for each CPU, `/proc/softirqs` has 11 bytes per kind, and ten kinds.
 const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// The files of the counters.
+/// The files that hold the counters, kept open.
 #[derive(Debug)]
 pub struct CounterSource {
     stat: File,
@@ -145,8 +145,8 @@ fn parse_softirqs(text: &str) -> Option<Vec<(Cpu, BTreeMap<String, u64>)>> {
     Some(cpus)
 }
 
-/// Finds `TcpExt: BusyPollRxPackets`: lines come in pairs, names and then values. `None` on kernels without it
-/// (`CONFIG_NET_RX_BUSY_POLL`).
+/// Finds `TcpExt: BusyPollRxPackets`. Lines come in pairs: names, then values. Returns `None` on kernels
+/// without `CONFIG_NET_RX_BUSY_POLL`.
 ///
 /// Kernel: 6.18, `net/ipv4/proc.c` `netstat_seq_show()`.
 fn busy_poll_rx_packets(text: &str) -> Option<u64> {

@@ -18,11 +18,11 @@ pub struct Cycles {
 }
 
 impl Cycles {
-    /// Starts counting.
+    /// Starts counting the process's cycles.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] without hardware counters, as in most virtual machines; EACCES without CAP_PERFMON;
-    /// [`sys::Cause::Gone`] if the process has exited.
+    /// [`sys::Cause::Absent`] without hardware counters, as in most virtual machines; EACCES without
+    /// CAP_PERFMON; [`sys::Cause::Gone`] if the process has exited.
     pub fn of(process: ProcessId) -> Result<Self, KernelError> {
         Self::count(process, PerfEvent::Cycles)
     }

@@ -17,7 +17,7 @@ use sys::error::{Cause, KernelError};
 
 use crate::process::{self, PinnedProcess};
 
-/// The age from which a process counts as settled: servers create their epolls while they start.
+/// The age at which a process counts as settled: servers create their epolls while they start.
 const SETTLED: Duration = Duration::from_secs(10);
 /// How often a starting process is scanned. A new epoll is found within this time, well before its load has
 /// ramped up.
@@ -91,8 +91,8 @@ pub enum FollowEvent {
 
 /// Follows processes, and all their present and future children.
 ///
-/// It works only while [`Follower::next`] is called: there is no background thread. Dropping it leaves
-/// nothing behind.
+/// The follower works only inside [`Follower::next`]: there is no background thread. Dropping the follower
+/// leaves nothing behind.
 #[derive(Debug)]
 pub struct Follower {
     how: FollowMethod,
@@ -115,7 +115,7 @@ enum Source {
 #[derive(Debug)]
 struct Followed {
     id: ProcessId,
-    /// The epolls that it had at the last scan.
+    /// The epolls that the process had at the last scan.
     known: BTreeMap<Identity, Seen>,
     /// Epolls that the kernel reported since the last scan.
     reported: Vec<Fd>,
@@ -148,7 +148,7 @@ impl Followed {
         Self { id, known, reported, due: Instant::now(), images: 0, image: None }
     }
 
-    /// Creates an entry for a child, which shares what was reported of its parent.
+    /// Creates an entry for a child, which inherits what was reported about its parent.
     fn child(&self, id: ProcessId) -> Self {
         let (known, reported, image) = (self.known.clone(), self.reported.clone(), self.image.clone());
         Self { known, reported, image, ..Self::new(id) }
@@ -307,7 +307,7 @@ impl Follower {
 
     fn process(&mut self, event: ProcessEvent) {
         match event {
-            // The child already existed when its parent was read.
+            // This child was already found when its parent's children were read.
             ProcessEvent::Child { child, .. } if self.is_followed(&child) => {}
             ProcessEvent::Child { child, parent } => {
                 let parent = self.followed.get(&parent);
@@ -325,7 +325,7 @@ impl Follower {
                 }
             }
             ProcessEvent::Exit(process) => self.end(process.pid),
-            // These events were not requested here.
+            // The follower did not request these events.
             ProcessEvent::Listener { .. } | ProcessEvent::Connection(_) => {}
             ProcessEvent::Epoll(epoll) => {
                 if let Some(followed) = self.followed.get_mut(&epoll.process.pid) {
@@ -446,7 +446,7 @@ fn choose(how: FollowMethod) -> Result<(FollowMethod, Source, Vec<KernelError>),
     }
 }
 
-/// The pause until a process is scanned again.
+/// Returns how long to wait until a process is scanned again.
 fn pause(how: FollowMethod, process: &ProcessId, scan: Duration) -> Duration {
     match how {
         FollowMethod::Rescan { interval: Some(interval) }

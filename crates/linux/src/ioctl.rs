@@ -25,14 +25,14 @@ const CONTEXTS_MAX: u32 = 64;
 /// have a few thousand locations.
 const RULES_MAX: u32 = 8192;
 
-/// The maximum number of attempts to list rules, if rules are added meanwhile.
+/// The maximum number of attempts to list the rules if other programs add rules in the meantime.
 const RETRIES_MAX: usize = 4;
 
-/// This bit is set in the size of the table of rules if the driver can choose the location itself. Kernel:
+/// This bit is set in the rule table's size if the driver can choose a location itself. Kernel:
 /// `RX_CLS_LOC_SPECIAL`.
 const CHOOSES_PLACE: u32 = 1 << 31;
 
-/// A location that lets the driver choose the location. Kernel: `RX_CLS_LOC_ANY`.
+/// The special location that asks the driver to choose one. Kernel: `RX_CLS_LOC_ANY`.
 const ANY_PLACE: u32 = u32::MAX;
 
 /// A socket in one namespace, for ioctls about its devices.
@@ -321,7 +321,7 @@ fn failed(device: &str, what: &str, errno: Errno) -> KernelError {
     }
 }
 
-/// The index of a value in `struct ethtool_coalesce`, in words of 32 bits.
+/// Returns the index of a parameter in `struct ethtool_coalesce`, in words of 32 bits.
 const fn word(param: QueueCoalesceParam) -> usize {
     match param {
         QueueCoalesceParam::RxUsecs => 1,

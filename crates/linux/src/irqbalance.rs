@@ -3,16 +3,20 @@
 //! A command is one message; an answer is all data until the connection is closed. The answer to `setup` is
 //! `SLEEP 10 IRQ 38 LOAD 0 DIFF 0 CLASS 5 … BANNED 00000001`: the numbers after `IRQ` are the bans, the mask
 //! after `BANNED` lists banned CPUs. `settings ban irqs 38 39` replaces all earlier bans, so the command must
-//! repeat the others; `NONE` means no bans. `settings` has no answer. Users other than root get no answers.
+//! repeat the bans that are to stay; `NONE` means no bans. `settings` has no answer. Users other than root
+//! get no answers.
 //!
-//! Three properties of irqbalance determine how the socket is used. Up to 1.9.4 it reads at most 500 bytes of
-//! a command and drops the rest, which may cut the last number: therefore a long command is preceded by a
-//! `setup` of the same length; if that was not read to its end, the kernel resets the connection. After each
-//! ban it scans the machine again; before that, versions before 1.9.4 sleep one interval (10 s) without
-//! answering, so the writer waits. A client that closes a connection before the answer, or sends nothing, may
-//! kill irqbalance: it parses the data that an earlier connection left in its memory, answers that, and has
-//! no handler for SIGPIPE (under systemd the signal is ignored). So no connection is opened only to test
-//! whether irqbalance runs, and none is closed early.
+//! Three properties of irqbalance determine how the socket is used:
+//!
+//! - Versions up to 1.9.4 read at most 500 bytes of a command and drop the rest, which may cut the last
+//!   number. Therefore a long command is preceded by a `setup` of the same length; if irqbalance does not
+//!   read that to its end, the kernel resets the connection.
+//! - After each ban, irqbalance scans the machine again. Before that scan, versions before 1.9.4 sleep one
+//!   interval (10 s) without answering, so the writer waits.
+//! - A client that closes a connection before the answer, or sends nothing, may kill irqbalance: irqbalance
+//!   parses the data that an earlier connection left in its memory, answers that, and has no handler for
+//!   SIGPIPE (under systemd the signal is ignored). So no connection is opened only to test whether
+//!   irqbalance runs, and none is closed early.
 //!
 //! irqbalance: 1.0.9 to 1.9.5, `irqbalance.c` `sock_handle()`, `init_socket()`, `scan()`.
 
@@ -34,20 +38,21 @@ use sys::error::{Cause, Errno, KernelError};
 
 use crate::peer::UnixPeer;
 
-/// The directory of irqbalance's socket since 1.5, unless it cannot create the socket there, `irqbalance.h`
-/// `SOCKET_TMPFS`.
+/// The directory of irqbalance's socket since version 1.5 (`irqbalance.h` `SOCKET_TMPFS`), unless irqbalance
+/// cannot create the socket there.
 const DIRECTORY: &str = "/run/irqbalance";
 
-/// Time limit for each exchange with irqbalance. After a ban, versions before 1.9.4 do not listen for 10 s.
+/// The time limit for each exchange with irqbalance. After a ban, versions before 1.9.4 do not listen for 10
+/// s.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The maximum size of an answer: a line of some 60 bytes for each of 16 000 interrupts.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// The number of bytes of a command that every version reads.
+/// The number of bytes of a command that every version of irqbalance reads.
 const COMMAND_BYTES_READ: usize = 500;
 
-/// The maximum number of sockets that are tried: the socket of a killed irqbalance remains.
+/// The maximum number of sockets that are tried: a killed irqbalance leaves its socket behind.
 const SOCKETS_MAX: usize = 64;
 
 /// Where to look for a running irqbalance, and how long to wait for it.
@@ -58,7 +63,7 @@ pub struct Irqbalance {
     patience: Option<Duration>,
 }
 
-/// A running irqbalance that answers.
+/// A running irqbalance that answers on its socket.
 #[derive(Clone, Debug)]
 pub struct IrqbalanceSocket {
     address: SocketAddrUnix,
@@ -68,19 +73,19 @@ pub struct IrqbalanceSocket {
 }
 
 impl Irqbalance {
-    /// The irqbalance of this host.
+    /// Looks for irqbalance at its default place on this host.
     pub const fn new() -> Self {
         Self { directory: None, patience: None }
     }
 
-    /// An irqbalance whose socket is in another directory.
+    /// Looks for an irqbalance whose socket is in another directory.
     #[must_use]
     pub fn in_directory(mut self, directory: &Path) -> Self {
         self.directory = Some(directory.to_owned());
         self
     }
 
-    /// Sets the time limit.
+    /// Sets the time limit for each exchange with irqbalance.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = Some(patience);
@@ -90,14 +95,14 @@ impl Irqbalance {
     /// Returns the running irqbalance and its bans; `None` if none runs.
     ///
     /// # Errors
-    /// EPERM for users other than root, ETIMEDOUT if it does not answer, [`Cause::Malformed`] for a malformed
-    /// answer.
+    /// EPERM for users other than root, ETIMEDOUT if irqbalance does not answer, [`Cause::Malformed`] for a
+    /// malformed answer.
     pub fn running(&self) -> Result<Option<IrqbalanceSocket>, KernelError> {
         let patience = self.patience.unwrap_or(PATIENCE);
         for address in self.addresses() {
             let failed = |cause| KernelError { what: "irqbalance: setup".to_owned(), cause }.needing("root");
             let connection = match open(&address, patience) {
-                // A stale socket, whose process no longer exists.
+                // This socket is stale: its process no longer exists.
                 Err(Errno::CONNREFUSED | Errno::NOENT) => continue,
                 other => other.map_err(|errno| failed(Cause::Errno(errno)))?,
             };
@@ -130,7 +135,7 @@ impl Irqbalance {
     /// Whether an interrupt is banned.
     ///
     /// # Errors
-    /// [`Cause::Gone`] if none runs; those of [`Irqbalance::running`].
+    /// [`Cause::Gone`] if irqbalance does not run; those of [`Irqbalance::running`].
     pub fn is_banned(&self, irq: IrqNumber) -> Result<bool, KernelError> {
         Ok(self.needed()?.bans.contains(&irq))
     }
@@ -138,8 +143,8 @@ impl Irqbalance {
     /// Bans an interrupt, or lifts its ban. Other bans stay.
     ///
     /// # Errors
-    /// [`Cause::Gone`] if none runs, [`Cause::Absent`] if the command would be longer than irqbalance reads;
-    /// those of [`Irqbalance::running`].
+    /// [`Cause::Gone`] if irqbalance does not run, [`Cause::Absent`] if the command would be longer than
+    /// irqbalance reads; those of [`Irqbalance::running`].
     pub fn ban(&self, irq: IrqNumber, banned: bool) -> Result<(), KernelError> {
         self.needed()?.ban(irq, banned)
     }
@@ -249,7 +254,8 @@ fn ask(connection: &UnixStream, words: &str, patience: Duration) -> Result<Strin
     String::from_utf8(answer).map_err(|_| Cause::Malformed("bytes that are not text".to_owned()))
 }
 
-/// The process that owns this socket, if it is in the sleep during which it does not answer.
+/// Returns the process that owns this socket if the process is in the sleep during which irqbalance does not
+/// answer.
 fn sleeping(socket: &std::ffi::CStr) -> Option<Pid> {
     let name = Path::new(socket.to_str().ok()?).file_name()?.to_str()?;
     let pid = Pid(pid_in(name)?);
@@ -259,12 +265,12 @@ fn sleeping(socket: &std::ffi::CStr) -> Option<Pid> {
     (sleeps && is_irqbalance(pid)).then_some(pid)
 }
 
-/// Parses the pid in a name: `irqbalance812.sock`.
+/// Parses the pid in a socket's name, such as `irqbalance812.sock`.
 fn pid_in(name: &str) -> Option<u32> {
     name.strip_prefix("irqbalance")?.strip_suffix(".sock")?.parse().ok()
 }
 
-/// Lists the sockets in a directory, ordered by process.
+/// Lists the sockets of irqbalance in a directory, ordered by process.
 fn in_directory(directory: &Path) -> Vec<SocketAddrUnix> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut sockets: Vec<(u32, PathBuf)> =
@@ -273,8 +279,8 @@ fn in_directory(directory: &Path) -> Vec<SocketAddrUnix> {
     sockets.into_iter().filter_map(|(_, path)| SocketAddrUnix::new(path).ok()).collect()
 }
 
-/// Lists abstract names that may be irqbalance's: the names of versions up to 1.4, and 107 zero bytes, to
-/// which later versions bind if they cannot create a file.
+/// Lists the abstract names that may be irqbalance's: the names that versions up to 1.4 use, and 107 zero
+/// bytes, to which later versions bind if they cannot create a file.
 fn abstract_names() -> Vec<SocketAddrUnix> {
     let listed = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let mut names: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().nth(7)).collect();
@@ -284,7 +290,7 @@ fn abstract_names() -> Vec<SocketAddrUnix> {
         let own = name.trim_matches('@');
         name.starts_with('@') && (own.is_empty() || own.starts_with("irqbalance") && own.ends_with(".sock"))
     });
-    // Zero bytes are shown as `@`; an abstract name always begins with one.
+    // `/proc/net/unix` shows zero bytes as `@`; an abstract name always begins with a zero byte.
     let bytes = ours.map(|name| name[1..].bytes().map(|byte| if byte == b'@' { 0 } else { byte }));
     bytes.filter_map(|name| SocketAddrUnix::new_abstract_name(&name.collect::<Vec<u8>>()).ok()).collect()
 }
@@ -294,7 +300,7 @@ fn is_irqbalance(pid: Pid) -> bool {
     comm.is_ok_and(|comm| comm.trim_end() == "irqbalance")
 }
 
-/// Opens a connection whose every call times out after `patience`.
+/// Opens a connection on which every call times out after `patience`.
 fn open(address: &SocketAddrUnix, patience: Duration) -> Result<UnixStream, Errno> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
@@ -302,8 +308,8 @@ fn open(address: &SocketAddrUnix, patience: Duration) -> Result<UnixStream, Errn
     Ok(UnixStream::from(socket))
 }
 
-/// Sends a command in one message, with our own credentials: irqbalance checks the message's credentials, not
-/// those of the connection.
+/// Sends a command in one message, together with this process's credentials: irqbalance checks the
+/// credentials of the message, not those of the connection.
 fn say(connection: &UnixStream, words: &[u8]) -> Result<(), Errno> {
     let own = UCred {
         pid: rustix::process::getpid(),
@@ -326,12 +332,12 @@ fn timed_out(errno: Errno) -> Errno {
 
 fn ban_command(bans: &BTreeSet<IrqNumber>) -> String {
     let irqs: Vec<String> = bans.iter().map(ToString::to_string).collect();
-    // irqbalance stops at a 0 unless it is the first number, so interrupt 0 must come first.
+    // irqbalance stops parsing at a 0 unless it is the first number, so interrupt 0 must come first.
     let irqs = if irqs.is_empty() { "NONE".to_owned() } else { irqs.join(" ") };
     format!("settings ban irqs {irqs}")
 }
 
-/// Parses the bans in its reply. Unauthorised clients get an empty reply.
+/// Parses the bans in irqbalance's reply. Unauthorised clients get an empty reply.
 fn bans_said(said: &str) -> Result<BTreeSet<IrqNumber>, Cause> {
     if said.is_empty() {
         return Err(Cause::Errno(Errno::PERM));
@@ -352,7 +358,7 @@ fn bans_in(answer: &str) -> Result<BTreeSet<IrqNumber>, String> {
                 bans.insert(IrqNumber(irq));
             }
             "SLEEP" | "LOAD" | "DIFF" | "CLASS" => {}
-            // The answer's last keyword: a truncated answer lacks it.
+            // This is the last keyword of an answer: a truncated answer lacks it.
             "BANNED" => whole = true,
             _ => return Err(format!("`{}`", word.escape_debug())),
         }

@@ -1,4 +1,4 @@
-//! Reads and writes settings of the running kernel, with one file per family of settings. No other code
+//! Reads and writes settings of the running kernel; each family of settings has its own file. No other code
 //! writes settings.
 
 mod describe;
@@ -32,19 +32,20 @@ use crate::irqbalance::Irqbalance;
 ///
 /// Settings name permanent objects (a queue, a device, a process with its start time). Whatever may change is
 /// looked up at each read or write: a queue's NAPI id, a device's name, a namespace's file. A namespace that
-/// was entered is held open, which keeps it alive, until the `Kernel` is dropped.
+/// was entered is held open until the `Kernel` is dropped, which keeps the namespace alive.
 #[derive(Debug, Default)]
 pub struct Kernel {
     handles: BTreeMap<NetnsId, NetnsHandles>,
     /// Namespaces that the caller opened; these descriptors may be the only remaining references to them.
     held: Vec<Netns>,
-    /// The expected cookies of namespaces, if they were recorded: a namespace's number is reused once it is
-    /// gone.
+    /// The recorded cookies of namespaces, which are compared on access: a namespace's number is reused once
+    /// the namespace is gone.
     cookies: BTreeMap<NetnsId, u64>,
-    /// The expected sysfs numbers of devices, if they were recorded: an index can be reused, too. Devices
-    /// that were confirmed are removed from the map.
+    /// The recorded sysfs numbers of devices, which are compared on access: a device's index can be reused,
+    /// too. Devices that were confirmed are removed from the map.
     numbers: BTreeMap<(NetnsId, IfIndex), u64>,
-    /// Attributes that identify devices after a move to another namespace, by their recorded place.
+    /// The attributes that identify devices after a move to another namespace, by the place where each device
+    /// was recorded.
     moving: MovedDevices,
     irqbalance: Irqbalance,
 }
@@ -62,22 +63,21 @@ impl Kernel {
         }
     }
 
-    /// Creates an instance for a running kernel whose irqbalance has its socket in another place.
+    /// Uses an irqbalance whose socket is in another place.
     #[must_use]
     pub fn with_irqbalance(mut self, irqbalance: Irqbalance) -> Self {
         self.irqbalance = irqbalance;
         self
     }
 
-    /// Creates an instance that accesses namespaces by these descriptors, even after their names and
-    /// processes are gone.
+    /// Accesses namespaces by these descriptors, even after the namespaces' names and processes are gone.
     #[must_use]
     pub fn holding(mut self, namespaces: Vec<Netns>) -> Self {
         self.held = namespaces;
         self
     }
 
-    /// The namespaces of the devices that a plan changes.
+    /// Returns the namespaces of the devices that a plan changes.
     pub fn namespaces(plan: &Plan) -> BTreeSet<NetnsId> {
         plan.changes().filter_map(|change| Some(change.to().object().device()?.netns)).collect()
     }
@@ -102,7 +102,7 @@ impl Kernel {
         Ok(handles)
     }
 
-    /// The current name of a device, if it is still in its namespace.
+    /// Returns the current name of a device that is still in its namespace.
     pub fn present_name(&mut self, device: DeviceId) -> Option<String> {
         self.handles_with(device).and_then(|handles| handles.name(device)).ok()
     }
@@ -117,8 +117,8 @@ impl Kernel {
     /// give it another index there.
     ///
     /// # Errors
-    /// Those of `act`; [`Cause::Gone`] if the device is nowhere, [`Cause::Away`] if it is in an unreachable
-    /// namespace.
+    /// Those of `act`; [`Cause::Gone`] if the device is in no known namespace, [`Cause::Away`] if it is in an
+    /// unreachable namespace.
     fn with_device<T>(
         &mut self,
         device: DeviceId,
@@ -153,7 +153,7 @@ impl Kernel {
         }
     }
 
-    /// Opens the namespace in which a moved device was found, and checks the device.
+    /// Opens the namespace in which a moved device was last found, and checks that the device is still there.
     fn handles_if_there(
         &mut self,
         (there, number): (DeviceId, u64),
@@ -176,7 +176,8 @@ impl Kernel {
                     return Err(KernelError::gone(format!("device {device}"), why));
                 }
                 Err(error) if matches!(error.cause, Cause::Gone(_)) => return Err(error),
-                // Without permission for sysfs of another namespace, the index alone identifies the device.
+                // Without permission to read sysfs of another namespace, only the index identifies the
+                // device.
                 Ok(_) | Err(_) => {}
             }
             self.numbers.remove(&which);
@@ -296,7 +297,7 @@ impl Knobs for Kernel {
             plan.changes().filter_map(|change| change.to().object().device()).collect();
         for device in devices {
             let number = self.handles(device.netns).and_then(|handles| handles.number_of(device));
-            // Without access to sysfs of another namespace, the index alone identifies the device.
+            // Without access to sysfs of another namespace, only the index identifies the device.
             object_cookies.extend(number.ok().map(|number| (device_cookie_name(device), number.to_string())));
             let address = self.handles(device.netns).and_then(|handles| handles.address(device));
             let address = address.ok().flatten();
@@ -348,8 +349,8 @@ fn gone_with_its_device(error: KernelError) -> KernelError {
     }
 }
 
-/// Groups settings into calls: settings that share a message or an answer form one call; all others have a
-/// call each, so that an error names only its own setting.
+/// Groups settings into calls: settings that share a message or an answer form one call. Every other setting
+/// gets a separate call, so that an error names only that setting.
 fn calls(settings: &[Setting]) -> impl Iterator<Item = (&[Setting], KernelCall<'_>)> {
     KernelCall::of(settings).into_iter().flat_map(|(settings, call)| match call {
         KernelCall::Napi(..) | KernelCall::Nic(..) | KernelCall::RxQueue(..) | KernelCall::TxQueue(..) => {

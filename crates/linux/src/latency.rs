@@ -1,15 +1,15 @@
-//! The maximum time for a CPU to wake up, which is requested through `/dev/cpu_dma_latency`.
+//! Limits the time that CPUs take to wake up, with requests to `/dev/cpu_dma_latency`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 
 use sys::error::KernelError;
 
-/// The device for the requests.
+/// The device that accepts the requests.
 const DEVICE: &str = "/dev/cpu_dma_latency";
 
-/// A request that no CPU enters an idle state with a longer exit latency. It is in force until this is
-/// dropped; the kernel cancels it when the descriptor is closed for any reason.
+/// A request that no CPU enters an idle state with a longer exit latency. The request is in force until this
+/// value is dropped; the kernel cancels it when the descriptor is closed for any reason.
 ///
 /// Kernel: 2.6.25, `kernel/power/qos.c` `cpu_latency_qos_open()`.
 #[derive(Debug)]
@@ -21,9 +21,9 @@ pub struct WakeLatency {
 /// Reads the latency in force, in microseconds: the smallest of all requests on the host.
 ///
 /// # Errors
-/// ENOENT on kernels without it, EACCES without root.
+/// ENOENT on kernels without the device, EACCES without root.
 pub(crate) fn in_force() -> Result<u32, KernelError> {
-    // Opening the device requests the longest latency, which limits nothing.
+    // Opening the device makes a request for the longest latency, which has no effect.
     let found = read(&mut File::open(DEVICE).map_err(failed)?)?;
     u32::try_from(found)
         .map_err(|_| KernelError::malformed(DEVICE, format!("the latency in force is {found} us")))
@@ -47,8 +47,8 @@ impl WakeLatency {
     /// Requests a latency of at most this many microseconds; 0 lets no CPU sleep.
     ///
     /// # Errors
-    /// ENOENT on kernels without it, EACCES without root; [`sys::Cause::Malformed`] if the kernel stored
-    /// another value.
+    /// ENOENT on kernels without the device, EACCES without root; [`sys::Cause::Malformed`] if the kernel
+    /// stored another value.
     pub fn hold(micros: u32) -> Result<Self, KernelError> {
         let mut device = OpenOptions::new().read(true).write(true).open(DEVICE).map_err(failed)?;
         let asked = i32::try_from(micros.min(Self::MICROS_MAX)).unwrap_or(i32::MAX);

@@ -1,9 +1,9 @@
 //! The only crate that accesses the kernel: it observes, writes, counts and watches events.
 //!
 //! This crate deals with bytes, error numbers and kernel versions. It must not know goals, services or
-//! recipes: the purpose of a setting is decided elsewhere. It is based on three crates: `netlink` (sockets
-//! and their messages), `bpf` (our programs) and `sys` (system calls, with all `unsafe`). The crates above
-//! use only those parts of them that this crate exports: [`mod@bpf`], [`mod@netlink`].
+//! recipes: other crates decide the purpose of a setting. It is based on three crates: `netlink` (sockets and
+//! their messages), `bpf` (our programs) and `sys` (system calls, with all `unsafe`). Crates that depend on
+//! this one use only what it re-exports of those three: [`mod@bpf`], [`mod@netlink`].
 #![forbid(unsafe_code)]
 
 pub mod attach;

@@ -1,4 +1,4 @@
-//! The description of a machine, which every measurement records.
+//! Describes machines: every measurement records the description of its machine.
 
 mod description;
 mod towards;
@@ -19,12 +19,12 @@ pub struct Machine {
     pub host: String,
     /// `uname -r`.
     pub kernel: String,
-    /// The model of its CPUs; empty if `/proc/cpuinfo` has none.
+    /// The model of the machine's CPUs; empty if `/proc/cpuinfo` does not name a model.
     pub cpu_model: String,
 }
 
 impl Machine {
-    /// The machine that this runs on.
+    /// Describes the machine that runs this process.
     pub fn this() -> Self {
         let uname = rustix::system::uname();
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -36,13 +36,14 @@ impl Machine {
     }
 }
 
-/// The first line `model name` of `/proc/cpuinfo`. Kernel: 6.18, `arch/x86/kernel/cpu/proc.c` `show_cpuinfo()`.
+/// Finds the value of the first line `model name` in `/proc/cpuinfo`. Kernel: 6.18,
+/// `arch/x86/kernel/cpu/proc.c` `show_cpuinfo()`.
 fn cpu_model(cpuinfo: &str) -> Option<&str> {
     let (_, model) = cpuinfo.lines().find(|line| line.starts_with("model name"))?.split_once(':')?;
     Some(model.trim())
 }
 
-/// The kernel's identifier of this boot, including the line break at its end.
+/// Reads the kernel's identifier of this boot, including the line break at its end.
 ///
 /// # Errors
 /// If the kernel does not report it.
@@ -56,20 +57,21 @@ pub fn has_unmapped_users() -> bool {
     std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !maps_all_users(&map))
 }
 
-/// Kernel: 6.18, `kernel/user_namespace.c` `uid_m_show()`.
+/// Whether a uid map covers all users. Kernel: 6.18, `kernel/user_namespace.c` `uid_m_show()`.
 fn maps_all_users(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// The total time since boot during which at least one task waited for a CPU; `None` on a kernel without
-/// pressure stall information (`CONFIG_PSI`, or `psi=0`). Kernel: 6.18, `kernel/sched/psi.c` `psi_show()`.
+/// Returns the total time since boot during which at least one task waited for a CPU; `None` on a kernel
+/// without pressure stall information (`CONFIG_PSI`, or `psi=0`). Kernel: 6.18, `kernel/sched/psi.c`
+/// `psi_show()`.
 pub fn cpu_pressure() -> Option<Nanoseconds> {
     let text = std::fs::read_to_string("/proc/pressure/cpu").ok()?;
     let total = text.lines().find(|line| line.starts_with("some "))?.split_once("total=")?.1;
     Some(Nanoseconds::from_micros(total.trim().parse().ok()?))
 }
 
-/// The number of CPUs for which the kernel reserves memory, including absent ones.
+/// Returns the number of CPUs for which the kernel reserves memory, including absent CPUs.
 ///
 /// # Errors
 /// If the kernel does not report it.
@@ -84,9 +86,9 @@ pub fn possible_cpus() -> Result<u32, KernelError> {
 /// Memory that the kernel uses itself, in KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelMemory {
-    /// Memory for objects that exist once per CPU: `Percpu`.
+    /// Memory for objects that exist once per CPU: `Percpu` in `/proc/meminfo`.
     pub per_cpu: u64,
-    /// Memory for objects of the slab allocator: `Slab`.
+    /// Memory for objects of the slab allocator: `Slab` in `/proc/meminfo`.
     pub slab: u64,
 }
 
@@ -109,7 +111,7 @@ fn text_of(path: &str) -> Result<String, KernelError> {
     std::fs::read_to_string(path).map_err(|error| KernelError::io(path, &error))
 }
 
-/// Seconds since 1970 (UTC); 0 on a machine whose clock is before that.
+/// Returns the seconds since 1970 (UTC); 0 on a machine whose clock shows an earlier time.
 pub fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,11 +1,11 @@
-//! The parts of the crate `netlink` that other crates use directly, which include no messages or attributes.
+//! The parts of the crate `netlink` that other crates use directly. They include no messages or attributes.
 
-/// Devices that a lab creates.
+/// Creates the devices of a lab.
 pub mod rtlink {
     pub use ::netlink::rtlink::{RtLink, VethEnd};
 }
 
-/// The sockets of a network namespace.
+/// Lists the sockets of a network namespace.
 pub mod sock_diag {
     pub use ::netlink::sock_diag::InetSockets;
 }

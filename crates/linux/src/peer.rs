@@ -1,4 +1,4 @@
-//! The process at the other end of a unix socket.
+//! Identifies the process at the other end of a unix socket.
 
 use std::os::fd::AsFd;
 
@@ -8,7 +8,7 @@ use sys::peer_groups::{peer_credentials, peer_groups};
 
 use crate::process::ProcessOwner;
 
-/// The process that connected, with its attributes at that time.
+/// The process that connected a unix socket, with its attributes at the time of the connection.
 ///
 /// Kernel: `net/unix/af_unix.c` `init_peercred()`; `SO_PEERCRED`, `SO_PEERGROUPS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,9 +16,9 @@ pub struct UnixPeer {
     /// The peer's pid in netpolicy's pid namespace; 0 if the peer is not in that namespace. The pid may have
     /// been reused since the connection was made.
     pub pid: Pid,
-    /// The effective user in our user namespace; the overflow user if the user is not mapped there.
+    /// The peer's effective user in our user namespace; the overflow user if the user is not mapped there.
     pub uid: u32,
-    /// The groups, the effective one first.
+    /// The peer's groups, the effective one first.
     pub groups: Vec<u32>,
 }
 
@@ -26,7 +26,7 @@ impl UnixPeer {
     /// Returns the process that connected this socket.
     ///
     /// # Errors
-    /// If it is not a connected unix socket.
+    /// If the socket is not a connected unix socket.
     pub fn of(socket: impl AsFd) -> Result<Self, KernelError> {
         let failed = |errno| KernelError::errno("peer credentials of a socket", errno);
         let peer = peer_credentials(&socket).map_err(failed)?;
@@ -35,9 +35,9 @@ impl UnixPeer {
         Ok(Self { pid: Pid(peer.pid), uid: peer.uid, groups })
     }
 
-    /// The user to whom a limit is charged. In user namespaces, one user can have as many uids as
-    /// `/etc/subuid` allows, so all peers in other user namespaces count as one user. So do peers that cannot
-    /// be inspected because they have exited or are in another pid namespace.
+    /// Returns the user to whom a limit is charged. In user namespaces, one user can have as many uids as
+    /// `/etc/subuid` allows, so all peers in other user namespaces count as one user. Peers that cannot be
+    /// inspected, because they have exited or are in another pid namespace, also count as that user.
     pub fn owner(&self) -> ProcessOwner {
         if self.uid == 0 || is_in_our_user_namespace(self.pid) {
             ProcessOwner::User(self.uid)
@@ -59,7 +59,7 @@ fn is_in_our_user_namespace(pid: Pid) -> bool {
     theirs.is_some() && theirs == map("self")
 }
 
-/// The user of a process; `None` if it is gone.
+/// Returns the user of a process; `None` if the process is gone.
 ///
 /// Kernel: `fs/proc/base.c` `task_dump_owner()`: the effective user, or root for a process that may not be
 /// inspected.

@@ -1,5 +1,5 @@
-//! Congestion of the receive path, as counted by the kernel: softirqs cut short, full backlogs, full rings,
-//! and the time that `ksoftirqd` waits for its CPU.
+//! Measures congestion of the receive path, as counted by the kernel: softirqs cut short, full backlogs, full
+//! rings, and the time that `ksoftirqd` waits for its CPU.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,7 +10,8 @@ use sys::error::KernelError;
 use sys::netns::Netns;
 use sys::sysfs::SysFs;
 
-/// The maximum number of processes that are searched for a `ksoftirqd`. They have low pids on every host.
+/// The maximum number of processes that are searched for `ksoftirqd` threads, which have low pids on every
+/// host.
 const PROCESSES_MAX: usize = 65_536;
 
 /// Counts congestion between [`PressureSource::begin`] and [`PressureSource::end`].
@@ -22,7 +23,7 @@ pub struct PressureSource {
     before: Counted,
 }
 
-/// All counters, since boot.
+/// The values of all counters since boot.
 #[derive(Clone, Debug, Default)]
 struct Counted {
     cpus: BTreeMap<Cpu, [u64; 3]>,
@@ -46,7 +47,8 @@ impl PressureSource {
         Ok(source)
     }
 
-    /// Returns what was counted since the beginning, on the devices that existed then and still do.
+    /// Returns what was counted since [`PressureSource::begin`], on the devices that existed then and still
+    /// exist.
     ///
     /// # Errors
     /// Those of [`PressureSource::begin`].
@@ -89,7 +91,7 @@ impl PressureSource {
             .ok_or_else(|| KernelError::malformed(SOFTNET, "not hexadecimal numbers in columns"))?;
         let mut counted = Counted { cpus, ..Counted::default() };
         for (&cpu, pid) in &self.ksoftirqd {
-            // A CPU may go offline at any moment, and its thread with it.
+            // A CPU may go offline at any moment, and its `ksoftirqd` thread with it.
             let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
             counted.ksoftirqd.extend(parse_schedstat(&text).map(|spans| (cpu, spans)));
         }

@@ -1,26 +1,27 @@
-//! Selection of processes: by an operator's criteria, or for an observation of the host.
+//! Selects processes: by an operator's criteria, or for an observation of the host.
 
 use model::host::Unread;
 use model::{NetnsId, Patterns, Pid, ProcessId};
 
-/// The processes that meet a service's criteria, and those for which that could not be determined.
+/// The processes that meet a service's criteria, and the processes for which the criteria could not be
+/// checked.
 pub type FoundProcesses = (Vec<ProcessId>, Vec<Unread>);
 
 /// Criteria for a process. At least one criterion must be given, and a process must meet all that are given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Criteria {
-    /// The executable: a path, or a bare file name; also a symbolic link to it, as seen in the process's own
-    /// mount namespace.
+    /// The process's executable: a path, a bare file name, or a symbolic link to the executable, as seen in
+    /// the process's own mount namespace.
     pub exe: Option<Patterns>,
-    /// The cgroup that contains it, directly or indirectly, as a path from the cgroup root.
+    /// The cgroup that contains the process, directly or indirectly, as a path from the cgroup root.
     pub cgroup: Option<Patterns>,
-    /// The systemd unit that it belongs to; a name without a type is a service.
+    /// The systemd unit to which the process belongs; a name without a type is a service.
     pub unit: Option<Patterns>,
-    /// The pod: see [`crate::process::Names::is_pod`].
+    /// The pod of the process: see [`crate::process::Names::is_pod`].
     pub pod: Option<Patterns>,
-    /// The container: see [`crate::process::Names::is_container`].
+    /// The container of the process: see [`crate::process::Names::is_container`].
     pub container: Option<Patterns>,
-    /// A port that it serves: with a TCP listener, or an unconnected UDP socket.
+    /// A port that the process serves, with a TCP listener or an unconnected UDP socket.
     pub port: Option<u16>,
     /// The effective user.
     pub uid: Option<u32>,
@@ -38,6 +39,6 @@ pub enum Processes {
     Only(Vec<Pid>),
     /// Every process in the namespace that holds an internet socket, or an io_uring with a registered socket.
     Networking,
-    /// Like `Networking`, and also these processes, which may be in other namespaces.
+    /// The processes of `Networking`, and these processes, which may be in other namespaces.
     NetworkingAnd(Vec<Pid>),
 }

@@ -19,29 +19,29 @@ const THREADS_MAX: usize = 4096;
 /// The resources that a service used from [`UsageMeter::begin`] to [`UsageMeter::end`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// The run time of its processes and their descendants, including those that have exited. Without
-    /// CONFIG_IRQ_TIME_ACCOUNTING it includes the softirqs that interrupted them.
+    /// The run time of the service's processes and their descendants, including those that have exited.
+    /// Without CONFIG_IRQ_TIME_ACCOUNTING it includes the softirqs that interrupted them.
     pub service: Nanoseconds,
-    /// The time of softirqs that polled its NAPIs while other tasks were running. `None` in the first period,
-    /// when the NAPIs are not known yet, or if that time cannot be counted.
+    /// The time of softirqs that polled the service's NAPIs while other tasks were running. `None` in the
+    /// first period, when the NAPIs are not known yet, or if that time cannot be counted.
     pub softirq: Option<Nanoseconds>,
-    /// The run time of the kernel threads that poll its NAPIs; in the first period, when the NAPIs are not
-    /// known yet, the run time of the threads of all NAPIs in the namespace.
+    /// The run time of the kernel threads that poll the service's NAPIs; in the first period, when the NAPIs
+    /// are not known yet, the run time of the threads of all NAPIs in the namespace.
     pub kthreads: Nanoseconds,
-    /// The context switches of its threads.
+    /// The number of context switches of the service's threads.
     pub switches: u64,
-    /// The time that its threads were runnable but waited for a CPU. `None` if its processes cannot be
-    /// followed, as in the pid namespace of a container.
+    /// The time that the service's threads were runnable but waited for a CPU. `None` if the service's
+    /// processes cannot be followed, as in the pid namespace of a container.
     pub run_delay: Option<Nanoseconds>,
 }
 
-/// Measures the resources that a service uses, in periods. Outside a period, only the programs that follow
-/// forks and exits of processes are attached.
+/// Measures the resources that a service uses, in periods. Outside a period, the only attached BPF programs
+/// are those that follow forks and exits of processes.
 #[derive(Debug)]
 pub struct UsageMeter {
     processes: Vec<ProcessId>,
-    /// The processes and their descendants; `None` if forks cannot be followed, as in the pid namespace of a
-    /// container.
+    /// The service's processes and their descendants; `None` if forks cannot be followed, as in the pid
+    /// namespace of a container.
     family: Option<ProcessFamily>,
     kthreads: Kthreads,
     napis: BTreeSet<NapiId>,
@@ -58,7 +58,7 @@ impl UsageMeter {
         Self { processes, family, kthreads, napis: BTreeSet::new(), softirqs: None, before: None }
     }
 
-    /// The processes of the service.
+    /// Returns the processes of the service.
     pub fn processes(&self) -> &[ProcessId] {
         &self.processes
     }
@@ -69,14 +69,14 @@ impl UsageMeter {
         self.before = None;
         add_to(self.family.as_ref(), processes);
         if self.family.is_none() {
-            // Start again: which softirqs are counted depends on the service's processes.
+            // Count softirqs anew: which softirqs are counted depends on the service's processes.
             self.softirqs = None;
             self.napis.clear();
         }
     }
 
-    /// Finds the kernel threads that poll its NAPIs: between periods, a change of settings may replace the
-    /// threads. If the threads have changed, returns whether there are any.
+    /// Finds the kernel threads that poll the service's NAPIs: between periods, a change of settings may
+    /// replace the threads. If the threads have changed, returns whether there are any.
     pub fn find_threads(&mut self) -> Option<bool> {
         self.kthreads.find(&self.napis).then_some(!self.kthreads.pids.is_empty())
     }
@@ -93,8 +93,8 @@ impl UsageMeter {
         Ok(())
     }
 
-    /// Ends the period, and returns what was used; `None` if the service no longer has a process, or none was
-    /// given.
+    /// Ends the period, and returns the resources that the service used; `None` if the service no longer has
+    /// a process, or no process was given.
     pub fn end(&mut self) -> Option<Usage> {
         let after = self.used();
         if let Some(softirqs) = &mut self.softirqs {
@@ -133,7 +133,7 @@ impl UsageMeter {
         }
     }
 
-    /// Returns what was used so far; `None` without a process.
+    /// Returns the resources used so far; `None` without a process.
     fn used(&self) -> Option<Usage> {
         let run_time = |pid: &Pid| i32::try_from(pid.0).ok().and_then(run_time_of);
         let (mut service, mut switches, mut run_delay, mut any) = (Nanoseconds::ZERO, 0, None, false);
@@ -157,7 +157,8 @@ impl UsageMeter {
     }
 }
 
-/// The kernel threads that poll certain NAPIs at present. Each change of the setting may create other threads.
+/// The kernel threads that poll certain NAPIs at present. Each change of the threading setting may create
+/// other threads.
 #[derive(Debug)]
 struct Kthreads {
     /// `None` if the kernel lists no NAPIs; the threads are then found by their names.
@@ -195,13 +196,14 @@ impl Kthreads {
     }
 }
 
-/// Adds processes and their descendants to a family. The run time of those that do not fit is not counted.
+/// Adds processes and their descendants to a family. The run time of processes for which the family has no
+/// room is not counted.
 fn add_to(family: Option<&ProcessFamily>, processes: &[ProcessId]) {
     let Some(family) = family else { return };
     for process in processes {
         let _full = family.add(process.pid);
-        // Skip process 1, which holds the sockets of services that it starts on demand: all processes are its
-        // descendants.
+        // Skip the descendants of process 1, which holds the sockets of services that it starts on demand:
+        // all processes are its descendants.
         if process.pid.0 == 1 {
             continue;
         }
@@ -213,7 +215,7 @@ fn add_to(family: Option<&ProcessFamily>, processes: &[ProcessId]) {
     }
 }
 
-/// The number of context switches of the threads of a process, voluntary and involuntary.
+/// Returns the number of context switches of a process's threads, voluntary and involuntary.
 ///
 /// Kernel: 6.18, `fs/proc/array.c` `task_context_switch_counts()`.
 fn switches_of(pid: Pid) -> u64 {

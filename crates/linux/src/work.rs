@@ -1,5 +1,5 @@
-//! The run time of processes and of the softirqs that work for them: together they are the CPU time of a
-//! service, independent of other load.
+//! Measures the run time of processes and of the softirqs that work for them: together they are the CPU time
+//! of a service, independent of other load.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct WorkTime {
 }
 
 impl WorkTime {
-    /// Starts counting.
+    /// Starts counting the run time of the processes and softirqs.
     ///
     /// # Errors
     /// Those of [`SoftirqTime::of`].
@@ -31,8 +31,8 @@ impl WorkTime {
         Ok(Self { processes, softirqs })
     }
 
-    /// Returns the total run time of the tasks so far. The time of a running thread may lag by up to one
-    /// tick.
+    /// Returns the total run time of the processes and softirqs so far. The time of a running thread may lag
+    /// by up to one tick.
     ///
     /// # Errors
     /// [`sys::Cause::Gone`] if a process has exited; the kernel's error.
@@ -49,7 +49,7 @@ impl WorkTime {
     }
 }
 
-/// The run time so far of the threads of these processes; `None` if none of the processes exists.
+/// Returns the run time so far of the threads of these processes; `None` if none of the processes exists.
 pub fn run_time(processes: &[Pid]) -> Option<Nanoseconds> {
     let times = processes.iter().filter_map(|pid| run_time_of(i32::try_from(pid.0).ok()?));
     times.reduce(|sum, time| Nanoseconds(sum.0 + time.0))
@@ -71,10 +71,10 @@ pub fn family(first: Pid) -> Vec<Pid> {
     family
 }
 
-/// The maximum number of processes of a family that are found.
+/// The maximum number of processes in a family that are found.
 pub const FAMILY_MAX: usize = 4096;
 
-/// The run time of each process, without kernel threads, at one moment.
+/// The run time of each process at one moment, without kernel threads.
 #[derive(Clone, Debug)]
 pub struct RunTimes(BTreeMap<Pid, Nanoseconds>);
 
@@ -93,7 +93,7 @@ impl RunTimes {
         Self(times.collect())
     }
 
-    /// Returns how long processes other than these have run since these run times were read. A process that
+    /// Returns how long processes other than `ours` have run since these run times were read. A process that
     /// has exited in the meantime is not included, so the result is a lower bound.
     pub fn others_since(&self, ours: &[Pid]) -> Nanoseconds {
         let now = Self::now();

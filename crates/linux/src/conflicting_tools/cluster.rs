@@ -1,10 +1,10 @@
-//! Node agents of Kubernetes that place interrupts. They are found by their processes and files: their
-//! configuration is in the cluster.
+//! Finds node agents of Kubernetes that change the affinity of interrupts, by their processes and files,
+//! because their configuration is stored in the cluster.
 //!
 //! - kubewharf/katalyst-core `pkg/agent/qrm-plugins/cpu/dynamicpolicy/irqtuner`,
 //!   `cmd/katalyst-agent/app/options/dynamic/irqtuning`
-//! - containers/nri-plugins `cmd/plugins/balloons/policy`, `cmd/plugins/topology-aware/policy/irq-affinity.go`;
-//!   containerd `docs/NRI.md`
+//! - containers/nri-plugins `cmd/plugins/balloons/policy`,
+//!   `cmd/plugins/topology-aware/policy/irq-affinity.go`; containerd `docs/NRI.md`
 //! - cri-o `internal/runtimehandlerhooks/high_performance_hooks_linux.go`, `pkg/annotations`
 
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use model::host::{ConflictingTool, ConflictingToolKind};
 use super::files::{FILES_MAX, arguments, drop_ins, file_name, processes};
 use super::{lines_of, of_host};
 
-/// The plugins of the Node Resource Interface that set the affinity of interrupts.
+/// The Node Resource Interface (NRI) plugins that set the affinity of interrupts.
 const NRI_PLUGINS: [&str; 2] = ["nri-resource-policy-balloons", "nri-resource-policy-topology-aware"];
 
-/// The directory of the plugins that the container runtime starts itself, as `10-NAME`.
+/// The directory of the plugins that the container runtime starts itself; their files are named `10-NAME`.
 const NRI_DIRECTORY: &str = "opt/nri/plugins";
 
 /// Finds the node agents that run on this host.
@@ -25,7 +25,7 @@ pub(super) fn agents(root: &Path) -> Vec<ConflictingTool> {
     katalyst(root).into_iter().chain(nri(root)).chain(crio(root)).collect()
 }
 
-/// Finds katalyst's agents that have a tuner of interrupts, which is off by default.
+/// Finds katalyst's agents whose interrupt tuner is on, or may be on; it is off by default.
 fn katalyst(root: &Path) -> Vec<ConflictingTool> {
     let mut found = Vec::new();
     for (pid, process) in processes(root, &["katalyst-agent"]) {
@@ -37,7 +37,7 @@ fn katalyst(root: &Path) -> Vec<ConflictingTool> {
         let line = match value {
             Some("false" | "0" | "f" | "F" | "FALSE" | "False") => continue,
             Some(_) => "--enable-irq-tuner: interrupts on exclusive CPUs, RPS, XPS",
-            // The command line cannot be read.
+            // The command line cannot be read, so the tuner may be on.
             None if arguments.is_empty() => {
                 "its irq tuner, if that is on: interrupts on exclusive CPUs, RPS, XPS"
             }
@@ -48,8 +48,8 @@ fn katalyst(root: &Path) -> Vec<ConflictingTool> {
     found
 }
 
-/// Finds the plugins of the container runtime that set the affinity of interrupts: those that run, and those
-/// that the runtime starts.
+/// Finds the container runtime's plugins that set the affinity of interrupts: running plugins, and those that
+/// the runtime starts itself.
 fn nri(root: &Path) -> Vec<ConflictingTool> {
     let is_one = |name: &str| NRI_PLUGINS.iter().any(|plugin| name.ends_with(plugin));
     let mut found = Vec::new();

@@ -1,8 +1,8 @@
-//! Finds lines of scripts, units and udev rules with commands that set a NIC.
+//! Recognises lines of scripts, units and udev rules whose commands configure a NIC.
 
 use model::host::ConflictingToolKind;
 
-/// ethtool's options, long and short, for settings that netpolicy changes, too.
+/// The options of ethtool, long and short, for settings that netpolicy also changes.
 const ETHTOOL_OPTIONS: [&str; 21] = [
     "-C",
     "--coalesce",

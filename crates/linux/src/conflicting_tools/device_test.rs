@@ -21,7 +21,8 @@ pub(super) fn nic(name: &str, index: u32, kind: &str) -> Device {
     }
 }
 
-/// The lines that apply to eth0, an igb NIC with a permanent address; their directories are omitted.
+/// Returns the lines that apply to eth0, an igb NIC with a permanent address, without the directories of
+/// their files.
 fn of_eth0(files: &[(&str, &str)]) -> Vec<String> {
     let sysfs = [
         ("sys/class/net/eth0/name_assign_type", "1\n"),
@@ -98,7 +99,7 @@ fn a_condition_that_cannot_be_evaluated_is_said_and_the_next_file_counts_too() {
     );
 }
 
-/// udev determines the driver of a virtual device; this device has a driver.
+/// Only udev knows the name of a virtual device's driver, but this device has a driver, so `*` matches.
 #[test]
 fn any_driver_will_do_where_the_file_says_so() {
     for (driver, expected) in [("*", "RxBufferSize=1024"), ("veth", "RxBufferSize=1024, if Driver=veth")] {

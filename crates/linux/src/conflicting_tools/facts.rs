@@ -18,7 +18,7 @@ const RENAMED: &str = "4";
 pub(super) enum Verdict {
     Yes,
     No,
-    /// The condition, as written, is unknown to netpolicy.
+    /// netpolicy cannot tell whether the condition holds; the text is the condition as written.
     Unknown(String),
 }
 
@@ -41,7 +41,8 @@ impl Verdict {
 /// A device and its facts.
 pub(super) struct DeviceFacts<'h> {
     pub(super) device: &'h Device,
-    /// The name that the kernel gave it; `None` after a rename, because the kernel does not keep that name.
+    /// The name that the kernel gave the device; `None` after a rename, because the kernel does not keep that
+    /// name.
     pub(super) original_name: Option<&'h str>,
     /// The address that the device had when it was added; `None` if another one has been set since.
     pub(super) mac: Option<String>,
@@ -51,9 +52,9 @@ pub(super) struct DeviceFacts<'h> {
     pub(super) devtype: Option<String>,
     /// The properties in udev's database; `None` without a record.
     pub(super) properties: Option<BTreeMap<String, String>>,
-    /// When udev wrote that record.
+    /// When udev wrote the device's record in its database.
     recorded: Option<SystemTime>,
-    /// The uuid of the connection that NetworkManager has activated.
+    /// The uuid of the connection that NetworkManager has activated on the device.
     pub(super) connection: Option<String>,
     /// Whether NetworkManager manages the device; `None` without a record.
     pub(super) is_managed: Option<bool>,
@@ -76,8 +77,8 @@ impl<'h> DeviceFacts<'h> {
         let by_name = properties.as_ref().and_then(|known| known.get("ID_NET_NAME_MAC"));
         let by_name = by_name.and_then(|name| mac(name.strip_prefix("enx")?));
         let now = device.link.mac.clone();
-        // 0: permanent; 1: random; 2: taken from another device; 3: set. `include/uapi/linux/netdevice.h`
-        // NET_ADDR_*.
+        // The values of `addr_assign_type`: 0 is permanent; 1 is random; 2 is taken from another device; 3 is
+        // set. `include/uapi/linux/netdevice.h` NET_ADDR_*.
         let (at_add, permanent_mac) = match assigned.as_deref() {
             Some("0") => (now.clone(), now),
             Some("1") => (now, Some(String::new())),
@@ -86,7 +87,8 @@ impl<'h> DeviceFacts<'h> {
         let uevent = attribute("uevent");
         let devtype = uevent.and_then(|uevent| {
             let stated = uevent.lines().find_map(|line| line.strip_prefix("DEVTYPE=").map(str::to_owned));
-            // `include/uapi/linux/if_arp.h`: ARPHRD_ETHER, ARPHRD_INFINIBAND, ARPHRD_LOOPBACK.
+            // The values of `type` in `include/uapi/linux/if_arp.h`: ARPHRD_ETHER, ARPHRD_INFINIBAND,
+            // ARPHRD_LOOPBACK.
             stated.or_else(|| match attribute("type")?.as_str() {
                 "1" => Some("ether".to_owned()),
                 "32" => Some("infiniband".to_owned()),
@@ -114,7 +116,7 @@ impl<'h> DeviceFacts<'h> {
         }
     }
 
-    /// The name of its driver.
+    /// Returns the name of the device's driver; `None` if unknown.
     pub(super) fn driver(&self) -> Option<&str> {
         if self.device.has_own_interrupts() != Some(false) && !self.device.kind.is_empty() {
             return Some(&self.device.kind);
@@ -127,9 +129,8 @@ impl<'h> DeviceFacts<'h> {
         self.properties.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// If it is unknown whether a file matches, decides by the file that udev has recorded for the device:
-    /// that file matched, and earlier files did not. A file that was changed after udev wrote the record may
-    /// match now.
+    /// Resolves an unknown verdict by the file that udev has recorded for the device: that file matched, and
+    /// earlier files did not. A file that was changed after udev wrote the record may match now.
     pub(super) fn resolve(&self, file: &LinkFile, verdict: Verdict) -> Verdict {
         let Verdict::Unknown(_) = &verdict else { return verdict };
         let Some(applied) = self.property("ID_NET_LINK_FILE") else { return verdict };
@@ -199,7 +200,7 @@ pub(super) struct LinkLine {
     pub(super) key: String,
     pub(super) value: String,
     pub(super) place: String,
-    /// The line as in its tool's file.
+    /// The line as it appears in the tool's own file.
     pub(super) line: String,
     pub(super) kind: model::host::ConflictingToolKind,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The maximum number of files that are read in a directory, and of bytes that are read of a file.
+/// The maximum number of files that are read per directory, and of bytes that are read per file.
 pub(super) const FILES_MAX: usize = 512;
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
@@ -38,13 +38,13 @@ pub(super) fn text(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The place of a line, with the path of its file as seen on the host.
+/// Returns the place of a line as `PATH:LINE`, with the file's path as seen on the host.
 pub(super) fn place(root: &Path, path: &Path, line: usize) -> String {
     let inside = path.strip_prefix(root).unwrap_or(path);
     format!("/{}:{}", inside.display(), line + 1)
 }
 
-/// The sections and keys of an INI file: line, section, key, value.
+/// Returns the keys of an INI file, each as line number, section, key and value.
 pub(super) fn ini(text: &str) -> impl Iterator<Item = (usize, &str, &str, &str)> {
     let mut section = "";
     text.lines().enumerate().filter_map(move |(number, line)| {

@@ -1,6 +1,7 @@
-//! systemd.link(5): which file udev applies to each device, and its settings with drop-ins. Sources: systemd
-//! `src/udev/net/link-config-gperf.gperf` for the keys, `src/udev/net/link-config.c` `link_config_get()` and
-//! `link_load_one()` for the order, `src/shared/net-condition.c` `net_match_config()` for the conditions.
+//! Determines which systemd.link(5) file udev applies to each device, and the settings of that file and its
+//! drop-ins. Sources: systemd `src/udev/net/link-config-gperf.gperf` for the keys,
+//! `src/udev/net/link-config.c` `link_config_get()` and `link_load_one()` for the order,
+//! `src/shared/net-condition.c` `net_match_config()` for the conditions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use super::facts::{DeviceFacts, LinkFile, LinkLine, Verdict, mac, meets};
 use super::files::{drop_ins, file_name, ini, place};
 use super::values;
 
-/// The directories; the first one takes precedence for files with the same name.
+/// The directories of `.link` files; the first one takes precedence for files with the same name.
 const DIRECTORIES: [&str; 4] = [
     "etc/systemd/network",
     "run/systemd/network",
@@ -47,7 +48,8 @@ fn is_of_nic(key: &str) -> bool {
         || key.starts_with("CoalescePacketRate")
 }
 
-/// The files of all directories, including those that netplan writes at boot, in udev's order.
+/// Returns the `.link` files of all directories, including those that netplan writes at boot, in udev's
+/// order.
 fn link_files(root: &Path, of_netplan: Vec<LinkFile>) -> Vec<LinkFile> {
     let mut files: BTreeMap<String, LinkFile> = BTreeMap::new();
     for (path, text) in drop_ins(root, &DIRECTORIES, "link") {
@@ -71,7 +73,7 @@ fn link_files(root: &Path, of_netplan: Vec<LinkFile>) -> Vec<LinkFile> {
     files.into_values().collect()
 }
 
-/// Merges further parts: the file itself, then its drop-ins.
+/// Merges parts into a file's configuration: the file itself, then its drop-ins.
 fn extend(file: &mut LinkFile, root: &Path, parts: &[(PathBuf, String)]) {
     for (path, text) in parts {
         file.written_from.push(path.clone());
@@ -183,8 +185,8 @@ fn condition(key: &str, values: &[&str], facts: &DeviceFacts<'_>) -> Verdict {
             let all: Option<Vec<bool>> = all.collect();
             all.map_or_else(unknown, |all| Verdict::of(all.into_iter().all(|one| one)))
         }
-        // Host, Virtualization, KernelCommandLine and others are conditions on the machine, which is not
-        // examined.
+        // Host, Virtualization, KernelCommandLine and others are conditions on the machine, which netpolicy
+        // does not examine.
         _ => unknown(),
     }
 }

@@ -26,13 +26,13 @@ const OFFLOADS: [(&str, &str); 7] = [
     ("large-receive-offload", "LargeReceiveOffload"),
 ];
 
-/// Keys for which netplan writes a `.link` file even though netpolicy does not set them: with that file, no
-/// later one applies to the device.
+/// Keys for which netplan writes a `.link` file although netpolicy does not set them: a device that matches
+/// this file gets no later one.
 const OTHERS: [&str; 3] = ["set-name", "wakeonlan", "mtu"];
 
 const VIRTUAL_FUNCTIONS: &str = "virtual-function-count";
 
-/// The kinds of devices that get a `.link` file.
+/// The kinds of devices for which netplan writes a `.link` file.
 const NICS: [&str; 2] = ["ethernets", "wifis"];
 
 /// The value of a key, and its place.
@@ -50,7 +50,7 @@ struct Definition {
     has_match: bool,
 }
 
-/// The devices by id, merged from all files.
+/// Reads the devices of all netplan files, merged by id.
 fn definitions(root: &Path) -> BTreeMap<String, Definition> {
     let mut found: BTreeMap<String, Definition> = BTreeMap::new();
     for (path, text) in drop_ins(root, &DIRECTORIES, "yaml") {
@@ -104,18 +104,19 @@ fn definitions(root: &Path) -> BTreeMap<String, Definition> {
     found
 }
 
-/// A scalar without quotes.
+/// Returns a scalar without its quotes.
 fn plain(text: &str) -> String {
     text.trim().trim_matches(['"', '\'']).to_owned()
 }
 
-/// Parses `[a, b]` or one word; empty if a block follows.
+/// Parses a list such as `[a, b]`, or one word; returns an empty list if the value is a block on the
+/// following lines.
 fn flow_list(value: &str) -> Vec<String> {
     let inner = value.trim().trim_start_matches('[').trim_end_matches(']');
     inner.split(',').map(plain).filter(|word| !word.is_empty()).collect()
 }
 
-/// Parses `{macaddress: "…", driver: [a, b]}`.
+/// Parses a flow mapping such as `{macaddress: "…", driver: [a, b]}`.
 fn flow_map(value: &str) -> BTreeMap<String, Vec<String>> {
     let inner = value.trim().trim_start_matches('{').trim_end_matches('}');
     let mut map: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -137,7 +138,7 @@ fn flow_map(value: &str) -> BTreeMap<String, Vec<String>> {
     map
 }
 
-/// The `.link` files that netplan writes to `/run/systemd/network`.
+/// Returns the `.link` files that netplan writes to `/run/systemd/network`.
 pub(super) fn written_links(root: &Path) -> Vec<LinkFile> {
     let mut files = Vec::new();
     for (id, definition) in definitions(root) {
@@ -165,7 +166,7 @@ pub(super) fn written_links(root: &Path) -> Vec<LinkFile> {
     files
 }
 
-/// The `[Match]` section of the device's `.link` file. A device without `match` is identified by its id.
+/// Returns the `[Match]` section of a device's `.link` file. Without `match`, the id is the device's name.
 fn conditions(id: &str, definition: &Definition) -> Vec<(String, String)> {
     if !definition.has_match {
         return vec![("OriginalName".to_owned(), id.to_owned())];
@@ -178,8 +179,7 @@ fn conditions(id: &str, definition: &Definition) -> Vec<(String, String)> {
     of_key.collect()
 }
 
-/// Finds virtual functions, which `netplan apply` and netplan's unit at boot create for the device with this
-/// name.
+/// Finds the keys that make `netplan apply` and netplan's unit at boot create virtual functions on a device.
 pub(super) fn virtual_functions(root: &Path, devices: &[DeviceFacts<'_>]) -> Vec<ConflictingTool> {
     let mut found = Vec::new();
     for (id, definition) in definitions(root) {

@@ -13,14 +13,14 @@ use super::facts::{DeviceFacts, Verdict, mac, meets};
 use super::files::{FILES_MAX, file_name, ini, place, text};
 use super::values;
 
-/// The directories of profiles; the first one takes precedence for files with the same name.
+/// The directories of connection profiles; the first one takes precedence for files with the same name.
 const DIRECTORIES: [&str; 3] = [
     "etc/NetworkManager/system-connections",
     "run/NetworkManager/system-connections",
     "usr/lib/NetworkManager/system-connections",
 ];
 
-/// The families of `[ethtool]` that overlap with netpolicy's settings.
+/// The prefixes of the `[ethtool]` keys that overlap with netpolicy's settings.
 const FAMILIES: [&str; 4] = ["ring-", "coalesce-", "feature-", "channels-"];
 
 /// A profile.
@@ -43,7 +43,7 @@ impl Profile {
     }
 }
 
-/// The profiles of all directories. In /etc, a file name needs no suffix.
+/// Reads the profiles of all directories. In /etc, a profile's file name needs no suffix.
 fn profiles(root: &Path) -> Vec<Profile> {
     let mut by_name: BTreeMap<String, PathBuf> = BTreeMap::new();
     for directory in DIRECTORIES {
@@ -72,7 +72,7 @@ fn timestamps(root: &Path) -> BTreeMap<String, u64> {
     ini(&text).filter_map(|(.., uuid, when)| Some((uuid.to_owned(), when.parse().ok()?))).collect()
 }
 
-/// Finds NetworkManager's settings of each device.
+/// Finds the settings that NetworkManager applies to each device.
 pub(super) fn network_manager(root: &Path, devices: &[DeviceFacts<'_>]) -> Vec<ConflictingTool> {
     let profiles = profiles(root);
     let used = timestamps(root);
@@ -99,8 +99,8 @@ pub(super) fn network_manager(root: &Path, devices: &[DeviceFacts<'_>]) -> Vec<C
     found
 }
 
-/// The profile that is active on a device; otherwise the one that NetworkManager activates automatically,
-/// preceded by profiles that may match.
+/// Returns the profile that is active on a device; if none is, returns the profiles that may match, followed
+/// by the one that NetworkManager activates automatically.
 fn chosen<'p>(
     profiles: &'p [Profile],
     used: &BTreeMap<String, u64>,
@@ -192,8 +192,9 @@ fn fits(profile: &Profile, facts: &DeviceFacts<'_>) -> Verdict {
     verdict
 }
 
-/// Whether a name matches a list of nm-settings(5) `match`: one of the plain words or of the words with `|`,
-/// all words with `&`, and no word with `!`. `None` if a pattern cannot be parsed.
+/// Whether a name matches a `match` list of nm-settings(5): it must match one of the words that are plain or
+/// begin with `|`, every word that begins with `&`, and no word that begins with `!`. `None` if a pattern
+/// cannot be parsed.
 fn words_meet<'w>(words: impl Iterator<Item = &'w str>, name: Option<&str>) -> Option<bool> {
     let name = name?;
     let (mut optional, mut met) = (false, false);

@@ -1,4 +1,4 @@
-//! sysctl.d(5): the value of each setting in `net.core` after all files have been read.
+//! Determines the value of each `net.core` setting after all files of sysctl.d(5) have been read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,8 +11,8 @@ use super::files::{drop_ins, place, text};
 /// The directories; the first one takes precedence for files with the same name.
 const DIRECTORIES: [&str; 4] = ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d"];
 
-/// The RPS mask of new devices' queues. It is not a setting of netpolicy, but the kernel copies it to
-/// `rps_cpus`, which is one.
+/// The RPS mask of new devices' queues. netpolicy does not set this sysctl, but the kernel copies its value
+/// to `rps_cpus`, which netpolicy sets.
 pub(super) const RPS_DEFAULT_MASK: &str = "rps_default_mask";
 
 /// A line of a file: the key, its value, and the text to show.
@@ -74,7 +74,7 @@ pub(super) fn sysctl_files(root: &Path) -> Vec<ConflictingTool> {
     tools.collect()
 }
 
-/// The relevant names in `net.core`.
+/// Returns the names of netpolicy's settings in `net.core`, and `rps_default_mask`.
 fn names() -> impl Iterator<Item = &'static str> {
     Sysctl::ALL.iter().map(|sysctl| sysctl.as_str()).chain([RPS_DEFAULT_MASK])
 }

@@ -7,7 +7,7 @@ use model::{
     ChannelKind, CoalesceParam, CpuSet, NicKnob, Offload, PacketSize, RingKind, RxQueueKnob, Setting,
 };
 
-/// The offloads in systemd's table, in its order.
+/// systemd's keys for offloads, in the order of systemd's table.
 const LINK_OFFLOADS: [(&str, Offload); 7] = [
     ("GenericSegmentationOffload", Offload::Gso),
     ("TCPSegmentationOffload", Offload::Tso),
@@ -20,8 +20,8 @@ const LINK_OFFLOADS: [(&str, Offload); 7] = [
 
 const TSO: [Offload; 4] = [Offload::Tso, Offload::TsoEcn, Offload::TsoMangleId, Offload::Tso6];
 
-/// The settings of a line in a `.link` file; empty if netpolicy has no such setting, or cannot parse the
-/// value.
+/// Returns the settings that correspond to a line of a `.link` file; none if netpolicy has no such setting,
+/// or cannot parse the value.
 pub(super) fn of_link(device: &Device, key: &str, value: &str) -> Vec<Setting> {
     let nic = |knob: Option<NicKnob>| knob.map(|knob| Setting::Nic(device.id, knob)).into_iter().collect();
     let channels = |kind| {
@@ -59,7 +59,7 @@ pub(super) fn of_link(device: &Device, key: &str, value: &str) -> Vec<Setting> {
     }
 }
 
-/// The settings of a line in `[ethtool]`. nm-settings-nmcli(5); NetworkManager
+/// Returns the settings that correspond to a line in `[ethtool]`. nm-settings-nmcli(5); NetworkManager
 /// `src/libnm-base/nm-ethtool-base.c`.
 pub(super) fn of_network_manager(device: &Device, key: &str, value: &str) -> Vec<Setting> {
     let nic = |knob: NicKnob| vec![Setting::Nic(device.id, knob)];
@@ -99,14 +99,15 @@ pub(super) fn of_network_manager(device: &Device, key: &str, value: &str) -> Vec
     }
 }
 
-/// A number of channels or descriptors, limited to the device's maximum, which `max` selects.
+/// Parses a number of channels or descriptors and limits it to the device's maximum; `max` selects that
+/// maximum.
 fn up_to(there: Pair, value: &str) -> Option<u32> {
     let number: u32 = if value == "max" { u32::MAX } else { value.parse().ok()? };
     (there.max > 0 && number > 0).then(|| number.min(there.max))
 }
 
-/// Parses a boolean as systemd `src/basic/parse-util.c` `parse_boolean()`; NetworkManager writes `true` and
-/// `false`.
+/// Parses a boolean as systemd does in `src/basic/parse-util.c` `parse_boolean()`; NetworkManager writes
+/// `true` and `false`.
 fn switch(value: &str) -> Option<bool> {
     match value.to_ascii_lowercase().as_str() {
         "1" | "yes" | "y" | "true" | "t" | "on" => Some(true),
@@ -138,7 +139,7 @@ fn micros(value: &str) -> Option<u32> {
     Duration::try_from_secs_f64(seconds).ok()?.as_micros().try_into().ok()
 }
 
-/// A size with a suffix to base 1024: `64K`.
+/// Parses a size with a suffix to base 1024, such as `64K`.
 fn bytes(value: &str) -> Option<u32> {
     let digits = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
     let unit: u64 = match value[digits..].trim() {
@@ -151,8 +152,8 @@ fn bytes(value: &str) -> Option<u32> {
     number.checked_mul(unit)?.try_into().ok()
 }
 
-/// `ReceivePacketSteeringCPUMask=`: a list of CPUs; `disable` turns it off. systemd decides which CPUs `all`
-/// means.
+/// Parses `ReceivePacketSteeringCPUMask=`: a list of CPUs; `disable` turns RPS off. systemd decides which
+/// CPUs `all` means.
 fn cpus(value: &str) -> Option<CpuSet> {
     match value {
         "disable" => Some(CpuSet::new()),

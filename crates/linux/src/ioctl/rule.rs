@@ -1,4 +1,4 @@
-//! Conversion of a flow rule to and from the bytes of `struct ethtool_rxnfc`.
+//! Converts a flow rule to and from the bytes of `struct ethtool_rxnfc`.
 //!
 //! Kernel: 6.18, `include/uapi/linux/ethtool.h` `struct ethtool_rx_flow_spec`.
 
@@ -11,7 +11,8 @@ use sys::ethtool::RXNFC_WORDS;
 /// The offsets in `struct ethtool_rxnfc`, in bytes.
 mod at {
     pub(super) const FLOW_TYPE: usize = 16;
-    /// `fs.h_u`; the mask of each of its fields is in `fs.m_u`, [`MASK`] bytes further.
+    /// The offset of `fs.h_u`, the values of the header fields. The mask of a field is in `fs.m_u`, [`MASK`]
+    /// bytes after its value.
     pub(super) const HEADER: usize = 20;
     pub(super) const MASK: usize = 72;
     /// `fs.m_ext`.
@@ -25,7 +26,7 @@ mod at {
 /// The size of `union ethtool_flow_union`.
 const HEADER_BYTES: usize = 52;
 
-/// The kernel's constants `*_FLOW`, and the flags of a flow type.
+/// The kernel's `*_FLOW` constants, and the flags that can be added to a flow type.
 mod flow_type {
     pub(super) const TCP_V4: u32 = 1;
     pub(super) const UDP_V4: u32 = 2;
@@ -39,7 +40,7 @@ mod flow_type {
 /// The kernel's `RX_CLS_FLOW_DISC`.
 const DROP: u64 = u64::MAX;
 
-/// The fields of a header: the offset and the length of each.
+/// The header fields of a flow type: the offset and the length of each.
 struct Fields {
     source: (usize, usize),
     destination: (usize, usize),
@@ -71,7 +72,7 @@ impl Bytes {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Sets a field's value and its full mask.
+    /// Requires a field to have this value: sets the value, and every bit of the field's mask.
     fn demand(&mut self, (at, length): (usize, usize), value: &[u8]) {
         self.put(at::HEADER + at, value);
         self.0[at::HEADER + at::MASK + at..][..length].fill(0xff);
@@ -112,13 +113,13 @@ fn to(bytes: &Bytes, contexts: &[RssContext]) -> SteerTo {
     let by_hash = bytes.u32(at::FLOW_TYPE) & flow_type::RSS != 0;
     match (cookie, by_hash) {
         (DROP, _) => SteerTo::Drop,
-        // Some NICs add the queue to the queue that the context selects.
+        // Some NICs add the rule's queue to the queue that the context selects.
         (0, true) => {
             let id = bytes.u32(at::CONTEXT);
             let queues = contexts.iter().find(|context| context.id == id).and_then(|context| context.queues);
             queues.map_or(SteerTo::Other, SteerTo::Context)
         }
-        // The upper half is the index of a virtual function.
+        // The upper half of the 64-bit value is the index of a virtual function.
         (queue, false) => {
             u32::try_from(queue).map_or(SteerTo::Other, |queue| SteerTo::Queue(QueueIndex(queue)))
         }
@@ -266,8 +267,8 @@ mod test {
         }
     }
 
-    /// The bytes of `ethtool -N eth0 flow-type tcp4 dst-ip 10.0.0.1 dst-port 11211 action 2 loc 3`, by the offsets of
-    /// `struct ethtool_rxnfc` that a C compiler gives.
+    /// The expected bytes of `ethtool -N eth0 flow-type tcp4 dst-ip 10.0.0.1 dst-port 11211 action 2 loc 3`,
+    /// at the offsets that a C compiler gives the fields of `struct ethtool_rxnfc`.
     #[test]
     fn a_rule_has_the_layout_of_the_kernels_structure() {
         let rule: FlowRule = "tcp4 dst-ip 10.0.0.1 dst-port 11211 queue 2".parse().expect("a rule");

@@ -21,7 +21,7 @@ pub(super) fn asked(settings: &[Setting]) -> String {
     settings.first().map_or_else(String::new, |first| format!("{}: {}", first.object(), knobs.join(", ")))
 }
 
-/// Prefixes an error with the object and the setting, unless it names them itself.
+/// Adds the object and the setting to the front of an error, unless the error names them itself.
 pub(super) fn about(what: &str, error: KernelError) -> KernelError {
     let object = what.split(": ").next().unwrap_or(what);
     if error.what.starts_with(object) {

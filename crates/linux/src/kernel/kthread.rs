@@ -7,7 +7,7 @@ use super::netns_handles::NetnsHandles;
 use crate::observe::device::parse_threading;
 use crate::process::kthread;
 
-/// How often the thread is looked up again if it exits during a read or write.
+/// The maximum number of lookups of the thread if it exits during a read or write.
 const TRIES: usize = 3;
 
 /// Reads the settings of the thread; while there is none, the settings that a new thread starts with.
@@ -60,8 +60,8 @@ pub(super) fn write(
     })
 }
 
-/// Performs an action on the thread; tries again if it exits meanwhile, because a reset of the device
-/// replaces the thread.
+/// Performs an action on the thread. If the thread exits in the meantime, tries again, because a reset of the
+/// device replaces the thread.
 fn with_thread<T>(
     handles: &mut NetnsHandles,
     queue: RxQueue,
@@ -81,7 +81,7 @@ fn with_thread<T>(
 /// Finds the thread that polls a queue's NAPI; `None` if none does.
 ///
 /// # Errors
-/// [`Cause::Absent`] if a thread should poll it but does not appear in time.
+/// [`Cause::Absent`] if a thread should poll the NAPI but does not appear in time.
 fn thread_of(handles: &mut NetnsHandles, queue: RxQueue) -> Result<Option<Pid>, KernelError> {
     let mut wanted = true;
     let found = kthread::wait_for(|| {
@@ -101,7 +101,7 @@ fn thread_of(handles: &mut NetnsHandles, queue: RxQueue) -> Result<Option<Pid>, 
     }
 }
 
-/// Whether a thread should poll a queue's NAPI, and which one does.
+/// Returns whether a thread should poll a queue's NAPI, and the thread that does.
 fn look(handles: &mut NetnsHandles, queue: RxQueue) -> Result<(Threading, Option<Pid>), KernelError> {
     let device = |handles: &mut NetnsHandles| {
         let text = handles.directory(queue.device)?.read("threaded")?;
@@ -113,7 +113,7 @@ fn look(handles: &mut NetnsHandles, queue: RxQueue) -> Result<(Threading, Option
             let threading = stated.map_or_else(|| device(handles), Ok)?;
             Ok((threading, napi.pid.map(Pid)))
         }
-        // Before 6.8, the NAPIs are known only from the names of their threads.
+        // On kernels before 6.8, only the names of the threads reveal the NAPIs.
         Err(KernelError { cause: Cause::Absent { since: Some(_), .. }, .. }) => {
             let threading = device(handles)?;
             let (name, queues) = (handles.name(queue.device)?, handles.rx_queues(queue.device)?);

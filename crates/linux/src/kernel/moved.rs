@@ -10,23 +10,23 @@ use sys::error::KernelError;
 use sys::netns::Netns;
 use sys::sysfs::SysFs;
 
-/// How long a list of all devices of all namespaces is reused: the settings of a rollback are restored within
-/// a short time.
+/// How long a list of all devices of all namespaces is reused: a rollback restores its settings within a
+/// short time.
 const LISTED_FOR: Duration = Duration::from_secs(1);
 
 /// The namespace and index of a device when it was recorded.
 type Place = (NetnsId, IfIndex);
 
-/// Devices, by the attributes that they keep when they move.
+/// The recorded devices, with the attributes that they keep when they move.
 #[derive(Debug, Default)]
 pub(super) struct MovedDevices {
-    /// The number of each device's directory in sysfs.
+    /// The number of each device's directory in sysfs, which the device keeps.
     numbers: BTreeMap<Place, u64>,
-    /// The address of each device on its link.
+    /// The link-layer address of each device.
     addresses: BTreeMap<Place, String>,
     /// Where each device was last found.
     found: BTreeMap<Place, DeviceId>,
-    /// All devices by their numbers, with the time at which they were listed.
+    /// All devices by their sysfs numbers, with the time at which they were listed.
     listed: Option<(Instant, BTreeMap<u64, DeviceId>)>,
 }
 
@@ -35,7 +35,7 @@ impl MovedDevices {
         Self { numbers: BTreeMap::new(), addresses: BTreeMap::new(), found: BTreeMap::new(), listed: None }
     }
 
-    /// Records what identifies devices.
+    /// Records the attributes that identify devices.
     pub(super) fn note(&mut self, cookies: &ObjectCookies) {
         for (what, text) in cookies {
             self.numbers.extend(device_of_cookie_name(what).zip(text.parse().ok()));
@@ -43,7 +43,7 @@ impl MovedDevices {
         }
     }
 
-    /// Returns where a moved device was last found, and the number that it must have there.
+    /// Returns where a moved device was last found, and the sysfs number that it must have there.
     pub(super) fn known(&self, device: DeviceId) -> Option<(DeviceId, u64)> {
         let place = (device.netns, device.ifindex);
         Some((*self.found.get(&place)?, *self.numbers.get(&place)?))
@@ -55,8 +55,9 @@ impl MovedDevices {
         self.addresses.get(&(device.netns, device.ifindex)).cloned()
     }
 
-    /// Searches for a device that is not where it was, in every namespace that a name, a mount, a process or
-    /// an open file refers to; `None` if it is in none of them, or if no number was recorded for it.
+    /// Searches for a device that is no longer where it was recorded, in every namespace that a name, a
+    /// mount, a process or an open file refers to; `None` if the device is in none of them, or if no number
+    /// was recorded for it.
     pub(super) fn find(&mut self, device: DeviceId) -> Option<DeviceId> {
         let place = (device.netns, device.ifindex);
         self.found.remove(&place);
@@ -72,7 +73,7 @@ impl MovedDevices {
     }
 }
 
-/// The error for a device in a namespace that nothing refers to.
+/// Returns the error for a device in a namespace to which no name, mount, process or open file leads.
 pub(super) fn out_of_reach(device: DeviceId, id: i32, name: &str) -> KernelError {
     let why = format!(
         "it is `{name}` in a network namespace that no name, mount, process or open file leads to (nsid {id}); run `netpolicy \

@@ -1,4 +1,5 @@
-//! Settings of NAPIs: of a single NAPI by netdev netlink, of all NAPIs of a device by sysfs.
+//! Reads and writes settings of NAPIs: those of a single NAPI by netdev netlink, those of all NAPIs of a
+//! device by sysfs.
 
 use model::{
     DeviceId, DeviceNapiKnob, EmptyPolls, Nanoseconds, NapiId, NapiKnob, RxQueue, Setting, Threading, since,
@@ -38,8 +39,8 @@ pub(super) fn write(
             None => knobs.iter().map(|knob| Setting::Napi(queue, (*knob).clone())).collect(),
         };
         let refused = KernelError { what: written(&named), cause: refused.cause };
-        // Before 7.0 the attribute's range ends at "enabled". Kernel:
-        // `Documentation/netlink/specs/netdev.yaml`.
+        // Before 7.0 the attribute's range ends at "enabled", so the kernel rejects busy polling with ERANGE.
+        // Kernel: `Documentation/netlink/specs/netdev.yaml`.
         if let (Some(NapiKnob::Threaded(Threading::BusyPoll)), Some(Errno::RANGE)) =
             (culprit, refused.number())
         {

@@ -17,13 +17,13 @@ use crate::ioctl::EthtoolIoctl;
 use crate::observe::device::napis_by_order;
 use crate::observe::holders::holders;
 
-/// The open interfaces of one namespace, for reading and writing.
+/// The open sockets and files of one namespace, for reading and writing.
 #[derive(Debug)]
 pub(super) struct NetnsHandles {
     netns: Netns,
     links: Links,
-    /// `Err` contains the reason if the family is unavailable: kernels before 6.3 have only device-wide
-    /// settings.
+    /// `Err` contains the reason why the netdev family is unavailable: kernels before 6.3 have only
+    /// device-wide settings.
     netdev: Result<Netdev, KernelError>,
     /// Opened when a device-wide setting first needs it.
     sysfs: Option<SysFs>,
@@ -31,9 +31,9 @@ pub(super) struct NetnsHandles {
     ethtool: Option<Ethtool>,
     ioctl: Option<EthtoolIoctl>,
     disciplines: Option<Disciplines>,
-    /// For devices whose driver does not report the NAPI of each queue: their NAPIs in the order of the
-    /// queues, as of the last lookup. Ids are never reused, so an id that still belongs to the device belongs
-    /// to the same queue.
+    /// The NAPIs of devices whose driver does not report the NAPI of each queue, in the order of the queues,
+    /// as of the last lookup. Ids are never reused, so an id that still belongs to the device belongs to the
+    /// same queue.
     by_order: BTreeMap<IfIndex, Vec<NapiId>>,
 }
 
@@ -94,7 +94,7 @@ impl NetnsHandles {
         }
     }
 
-    /// The values that determine the kernel's default options of a device's qdiscs.
+    /// Reads the values that determine the default options that the kernel gives a device's qdiscs.
     pub(super) fn defaults(&mut self, device: DeviceId) -> Result<QdiscDefaults, KernelError> {
         let directory = self.directory(device)?;
         let number = |file: &str| {
@@ -108,7 +108,7 @@ impl NetnsHandles {
         Ok(QdiscDefaults { mtu, tx_queue_len, tx_queues })
     }
 
-    /// The current name of a device.
+    /// Returns the current name of a device.
     ///
     /// # Errors
     /// [`sys::Cause::Gone`] if the device no longer exists.
@@ -140,8 +140,8 @@ impl NetnsHandles {
     /// Reads what the kernel reports about a receive queue; `None` while its device is down.
     fn queue(&mut self, queue: RxQueue) -> Result<Option<RawQueue>, KernelError> {
         let gone = |why: &str| Err(KernelError::gone("netdev queue-get", why));
-        // A removed queue may get its settings back when it is added again: with some drivers the kernel
-        // keeps them, and other drivers do not recreate the NAPI. Kernel: 6.13, `net/core/dev.c`
+        // A removed queue may regain its settings when it is added again: with some drivers the kernel keeps
+        // the settings, and other drivers do not recreate the NAPI. Kernel: 6.13, `net/core/dev.c`
         // `napi_restore_config()`, `netif_napi_add_weight_locked()`.
         let fewer = || {
             let why = "the device has fewer queues now; if the queue returns, it may get its settings back";
@@ -167,7 +167,7 @@ impl NetnsHandles {
     /// The kernel's error on listing the device's queues.
     pub(super) fn holders(&mut self, device: DeviceId) -> Result<Vec<QueueHolder>, KernelError> {
         let queues = match self.netdev().and_then(|netdev| netdev.queues(Some(device.ifindex))) {
-            // Before 6.8 the kernel lists no queues; AF_XDP sockets are known nevertheless.
+            // Before 6.8 the kernel lists no queues, but AF_XDP sockets can be listed.
             Err(error) if matches!(error.cause, Cause::Absent { .. }) => Vec::new(),
             listed => listed?,
         };
@@ -179,12 +179,12 @@ impl NetnsHandles {
         Ok(found.remove(&device.ifindex.0).unwrap_or_default())
     }
 
-    /// Finds the NAPI of a queue by its order, for drivers that do not report it, as [`mod@crate::observe`]
-    /// does.
+    /// Finds the NAPI of a queue by its position, as [`mod@crate::observe`] does, for drivers that do not
+    /// report a queue's NAPI.
     fn napi_by_order(&mut self, queue: RxQueue) -> Result<RawNapi, KernelError> {
         let ifindex = queue.device.ifindex;
         let position = usize::try_from(queue.index.0).unwrap_or(usize::MAX);
-        // Listing all queues for each queue would take quadratic time.
+        // The NAPIs are cached, because listing all queues for each queue would take quadratic time.
         if let Some(&id) = self.by_order.get(&ifindex).and_then(|ids| ids.get(position)) {
             match self.netdev()?.napi(id) {
                 Ok(napi) if napi.ifindex == ifindex.0 => return Ok(napi),
@@ -215,14 +215,14 @@ impl NetnsHandles {
         })
     }
 
-    /// The number of receive queues of a device, from sysfs.
+    /// Returns the number of receive queues of a device, from sysfs.
     pub(super) fn rx_queues(&mut self, device: DeviceId) -> Result<usize, KernelError> {
         let name = self.name(device)?;
         let queues = self.sysfs()?.list(&format!("class/net/{name}/queues"))?;
         Ok(queues.iter().filter(|queue| queue.starts_with("rx-")).count())
     }
 
-    /// Whether there is a device of this name.
+    /// Whether the namespace has a device of this name.
     pub(super) fn has_device_named(&mut self, name: &str) -> bool {
         let devices = self.sysfs().and_then(|sysfs| sysfs.list("class/net"));
         devices.is_ok_and(|devices| devices.iter().any(|device| device == name))
@@ -235,9 +235,9 @@ impl NetnsHandles {
         }
     }
 
-    /// The inode number of the device's directory in sysfs, which is unique within this boot. It stays the
-    /// same when the device is renamed or moved. Kernel: 5.5, `fs/kernfs/dir.c` `__kernfs_new_node()`: 64
-    /// bits, never reused.
+    /// Returns the inode number of the device's directory in sysfs, which is unique within this boot. The
+    /// number stays the same when the device is renamed or moved. Kernel: 5.5, `fs/kernfs/dir.c`
+    /// `__kernfs_new_node()`: 64 bits, never reused.
     ///
     /// # Errors
     /// Those of [`NetnsHandles::directory`].
@@ -245,8 +245,8 @@ impl NetnsHandles {
         self.directory(device)?.number()
     }
 
-    /// A device's link-layer address, and the kind of a virtual device: together they identify the device in
-    /// another namespace. `None` for a device without an address.
+    /// Returns a device's link-layer address, and the kind of a virtual device: together they identify the
+    /// device in another namespace. `None` for a device without an address.
     ///
     /// # Errors
     /// Those of [`NetnsHandles::name`].
@@ -254,8 +254,8 @@ impl NetnsHandles {
         self.links.identity(device.ifindex)
     }
 
-    /// Finds the device with this [address](NetnsHandles::address) in a namespace that has an id in this one,
-    /// but that no file refers to. Returns that id, and the device's name there.
+    /// Finds the device with this [address](NetnsHandles::address) in a namespace that has an id in this
+    /// namespace, but to which no file refers. Returns that id, and the device's name in the other namespace.
     ///
     /// # Errors
     /// The kernel's error on listing the ids.
@@ -263,7 +263,7 @@ impl NetnsHandles {
         let reachable: BTreeSet<i32> =
             Netns::all().filter_map(|netns| self.links.id_of(&netns).ok()).collect();
         for id in self.links.ids()?.into_iter().filter(|id| !reachable.contains(id)) {
-            // A namespace may disappear meanwhile, and access to it may be denied.
+            // A namespace may disappear in the meantime, or deny access.
             let Ok(links) = self.links.identities_in(id) else { continue };
             if let Some((name, _)) = links.into_iter().find(|(_, other)| other.as_deref() == Some(address)) {
                 return Ok(Some((id, name)));

@@ -1,4 +1,4 @@
-//! Settings of a NIC and its driver: reads and writes each with its kernel request.
+//! Reads and writes the settings of a NIC and its driver, each with its kernel request.
 
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ fn read_one(
     })
 }
 
-/// Returns a reply, which is requested at its first use.
+/// Returns a reply, and requests it from the kernel at its first use.
 fn once<T>(reply: &mut Option<T>, ask: impl FnOnce() -> Result<T, KernelError>) -> Result<&T, KernelError> {
     match reply {
         Some(reply) => Ok(reply),
@@ -115,7 +115,7 @@ fn rss<'a>(
     Ok(rss.as_ref())
 }
 
-/// Writes settings of one object and one interface, in one call if the interface allows that.
+/// Writes settings of one object that share an interface, in one call if the interface allows that.
 pub(super) fn write(
     handles: &mut NetnsHandles,
     device: DeviceId,

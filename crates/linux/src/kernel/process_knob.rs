@@ -31,8 +31,8 @@ pub(super) fn write(knob: &ProcessKnob) -> Result<(), KernelError> {
     if let Some(service) = attach::inspector().filter(|_| attach::is_inside_a_process(&setting)) {
         return service.write(&setting);
     }
-    // Setting options of a socket may wait for locks that the socket's owner holds. If there is an attach
-    // service, this process writes directly, because the service may not use BPF.
+    // Setting options of a socket may wait for locks that the socket's owner holds, so a worker does it. If
+    // there is an attach service, this process writes directly, because the service may not use BPF.
     if let (ProcessKnob::Reuseport(..), None, Some(workers)) = (knob, attach::service(), attach::inspector())
     {
         return workers.write(&setting);
@@ -46,8 +46,8 @@ pub(super) fn write(knob: &ProcessKnob) -> Result<(), KernelError> {
     }
 }
 
-/// The request to the attach service, without the budget: reading the budget takes BPF, which the service may
-/// not use.
+/// Removes the budget from a request to the attach service: reading the budget requires BPF, which the
+/// service may not use.
 fn without_budget(mut asked: Setting) -> Setting {
     if let Setting::Process(ProcessKnob::Socket(_, polling)) = &mut asked {
         polling.busy_poll_budget = None;

@@ -1,5 +1,5 @@
-//! Settings of receive and transmit queues: interrupt moderation by ioctl, software steering by files in
-//! sysfs.
+//! Reads and writes settings of receive and transmit queues: interrupt moderation by ioctl, software steering
+//! by files in sysfs.
 
 use model::{Cpu, CpuSet, DeviceId, QueueIndex, RxQueue, RxQueueKnob, Setting, TxQueue, TxQueueKnob};
 use sys::error::KernelError;
@@ -45,7 +45,7 @@ fn read_rx_knob(
     }
 }
 
-/// Writes the settings; those of the queue's moderation in one call.
+/// Writes settings of a receive queue; those of its interrupt moderation in one call.
 pub(super) fn write_rx(
     handles: &mut NetnsHandles,
     queue: RxQueue,

@@ -1,5 +1,5 @@
-//! RSS contexts, ntuple rules, and qdiscs: objects that are created and removed,
-//! and whose numbers are looked up at each read and write.
+//! Reads and writes RSS contexts, ntuple rules, and qdiscs: objects that are created and removed, and whose
+//! numbers are looked up at each read and write.
 
 use model::{DeviceId, FlowMatch, NicKnob, Qdiscs, QueueSpan, SteerTo};
 use sys::error::KernelError;
@@ -19,7 +19,7 @@ pub(super) fn qdiscs(
     qdiscs.ok_or_else(|| lacking(device, like, "a device that is up"))
 }
 
-/// Returns whether the device has an RSS context over these queues.
+/// Whether the device has an RSS context over these queues.
 pub(super) fn context(
     handles: &mut NetnsHandles,
     device: DeviceId,

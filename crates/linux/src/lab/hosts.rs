@@ -1,4 +1,4 @@
-//! The two hosts and the link between them.
+//! Creates the two hosts of a lab and the link between them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -19,8 +19,8 @@ use super::memcached::{self, Memcached, MemcachedOptions, ServerError};
 use super::program::{ProgramError, ServerProgram};
 use super::scratch::Scratch;
 
-/// The server's address. Documentation range TEST-NET-1 (RFC 5737): it is not routed, and no packet leaves
-/// the lab.
+/// The server's address. It belongs to the documentation range TEST-NET-1 (RFC 5737), which is not routed: no
+/// packet leaves the lab.
 pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
 /// The address of memcached.
@@ -29,7 +29,7 @@ const MEMCACHED_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_ADDRESS)
 /// The client's address.
 pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 
-/// The prefix length of both addresses.
+/// The prefix length of the server's and the client's address.
 const PREFIX: u8 = 24;
 
 /// The server's network device.
@@ -41,14 +41,14 @@ pub const CLIENT_DEVICE: &str = "veth-client";
 /// The loopback device has this index in every namespace. Kernel: `include/net/net_namespace.h` `LOOPBACK_IFINDEX`.
 const LOOPBACK: IfIndex = IfIndex(1);
 
-/// Options of a lab. The options other than `queues` show the effect of a wrong configuration.
+/// Options of a lab. All options except `queues` serve to show the effect of a wrong configuration.
 #[derive(Clone, Debug)]
 pub struct LabOptions {
     /// The number of queues of each end of the veth, 1..=[`LabOptions::QUEUES_MAX`].
     pub queues: u32,
-    /// Whether the client's device segments TCP; then packets bypass the server's NAPIs.
+    /// Whether the client's device has TCP segmentation offload; if so, packets bypass the server's NAPIs.
     pub client_tso: bool,
-    /// Whether the server's device merges packets; without GRO, it has no NAPIs.
+    /// Whether the server's device merges packets (GRO); without GRO, the device has no NAPIs.
     pub server_gro: bool,
     /// The CPUs to which the server's device hands received packets (RPS); empty for none.
     pub server_rps: CpuSet,
@@ -64,7 +64,7 @@ impl LabOptions {
     }
 }
 
-/// Two hosts on one machine. Dropping it removes them.
+/// Two hosts on one machine. Dropping the lab removes them.
 #[derive(Debug)]
 pub struct Lab {
     // Dropped first, so that the namespaces have no processes left when their descriptors are closed.
@@ -122,8 +122,8 @@ impl Lab {
         &self.client
     }
 
-    /// A process that stays in the server's network namespace as long as the lab exists: `pid:N` for
-    /// `--netns`.
+    /// Returns a process that stays in the server's network namespace as long as the lab exists, for `--netns
+    /// pid:N`.
     pub fn server_pid(&self) -> Pid {
         self.init.pid()
     }
@@ -133,20 +133,20 @@ impl Lab {
         self.queues
     }
 
-    /// A path to the client's network namespace, for other processes and for `--netns`. It is valid as long
-    /// as this process holds the lab.
+    /// Returns a path to the client's network namespace, for other processes and for `--netns`. The path is
+    /// valid as long as this process holds the lab.
     pub fn client_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.client.as_fd().as_raw_fd()))
     }
 
-    /// A directory for files that are removed with the lab, such as its journal. The path is valid as long as
-    /// this process holds the lab, and only for processes that may trace this one.
+    /// Returns a directory for files that disappear with the lab, such as the lab's journal. The path is
+    /// valid as long as this process holds the lab, and only for processes that may trace this one.
     pub fn scratch(&self) -> PathBuf {
         self.scratch.path()
     }
 
-    /// Makes the client's connections use timestamps in microseconds. Returns false if the kernel does not
-    /// support that (before Linux 6.7).
+    /// Makes the client's TCP connections use timestamps in microseconds. Returns false if the kernel does
+    /// not support that (before Linux 6.7).
     ///
     /// # Errors
     /// The kernel's error; EEXIST if such a route exists already.
@@ -164,7 +164,7 @@ impl Lab {
         }
     }
 
-    /// Makes a command run in the client's namespace, and end when the thread that starts it ends.
+    /// Makes a command run in the client's namespace, and makes it end when the thread that starts it ends.
     ///
     /// # Errors
     /// If there are no descriptors left.
@@ -178,16 +178,18 @@ impl Lab {
     /// Starts memcached on the server, and waits until it answers the client.
     ///
     /// # Errors
-    /// If it is not installed, exits immediately or does not answer in time, with its standard error.
+    /// If memcached is not installed, exits immediately or does not answer in time; the error contains its
+    /// standard error.
     pub fn start_memcached(&self, options: &MemcachedOptions) -> Result<Memcached, ServerError> {
         Memcached::start((&self.server, &self.client), &self.init, MEMCACHED_ADDRESS, options)
     }
 
     /// Starts a server that listens on a port of [`SERVER_ADDRESS`], and waits until it accepts connections
-    /// of the client.
+    /// from the client.
     ///
     /// # Errors
-    /// If it cannot be started, exits immediately or accepts no connection in time, with its standard error.
+    /// If the server cannot be started, exits immediately or accepts no connection in time; the error
+    /// contains its standard error.
     pub fn start_program(&self, command: Command, port: u16) -> Result<ServerProgram, ProgramError> {
         self.start_program_on(&CpuSet::new(), command, port)
     }
@@ -208,7 +210,7 @@ impl Lab {
     }
 }
 
-/// The index of a device of this namespace.
+/// Returns the index of a device in the calling thread's namespace.
 fn device(name: &str) -> Result<IfIndex, KernelError> {
     let devices =
         Links::open_here()?.all(|link| (link.name == name.as_bytes()).then_some(IfIndex(link.ifindex)))?;

@@ -16,7 +16,7 @@ use sys::netns::Netns;
 pub(super) struct Init {
     pid: Pid,
     pid_namespace: OwnedFd,
-    /// The pipe whose end makes the process exit; `None` once it is closed.
+    /// The pipe that makes the process exit when it is closed; `None` once it is closed.
     lifeline: Option<OwnedFd>,
 }
 
@@ -35,7 +35,7 @@ impl Init {
     }
 
     /// Makes the next child processes of the calling thread start in the init's pid namespace, so that they
-    /// end with it.
+    /// end when the init does.
     pub(super) fn adopt_children(&self) -> Result<(), KernelError> {
         move_into_link_name_space(self.pid_namespace.as_fd(), Some(LinkNameSpaceType::ProcessID))
             .map_err(|errno| KernelError::errno("entering the lab's pid namespace", errno))

@@ -1,4 +1,4 @@
-//! memcached from the distribution, unmodified, as the lab's server.
+//! Runs the distribution's unmodified memcached as the lab's server.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
@@ -23,13 +23,13 @@ pub(super) const PORT: u16 = 11211;
 /// The maximum time until memcached answers. memcached allocates its memory before it answers.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// The interval between attempts.
+/// The interval between attempts to reach memcached.
 pub(super) const READY_PAUSE: Duration = Duration::from_millis(5);
 
 /// The maximum number of bytes of memcached's output that are reported if it does not start.
 const WORDS_BYTES_MAX: u64 = 2048;
 
-/// Options for starting memcached. All others have memcached's defaults.
+/// Options for starting memcached. All other options of memcached keep their defaults.
 #[derive(Clone, Debug)]
 pub struct MemcachedOptions {
     /// The number of worker threads (`-t`); each waits on a separate epoll.
@@ -45,7 +45,7 @@ pub struct MemcachedOptions {
     pub memory_mb: u32,
     /// The CPUs on which memcached may run; empty for all.
     pub cpus: CpuSet,
-    /// Variables added to its environment: used for preload libraries.
+    /// Variables to add to memcached's environment, for preload libraries.
     pub environment: Vec<(String, PathBuf)>,
 }
 
@@ -100,7 +100,7 @@ impl std::fmt::Display for Said<'_> {
     }
 }
 
-/// A running memcached. Dropping it kills it.
+/// A running memcached. Dropping this value kills memcached.
 #[derive(Debug)]
 pub struct Memcached {
     child: Child,
@@ -120,13 +120,13 @@ impl Memcached {
         options: &MemcachedOptions,
     ) -> Result<Self, ServerError> {
         let io = |error: std::io::Error| KernelError::io("starting memcached", &error);
-        // A memory file instead of a pipe, which would have no reader while memcached runs: memcached would
-        // block when the pipe is full.
+        // Use a memory file: a pipe would have no reader while memcached runs, so memcached would block once
+        // the pipe is full.
         let words = memfd_create("memcached-stderr", MemfdFlags::CLOEXEC);
         let mut words = File::from(words.map_err(|errno| KernelError::errno("starting memcached", errno))?);
         let stderr = words.try_clone().map_err(io)?;
-        // Use a separate thread: memcached inherits the thread's namespace and CPUs, and those of the
-        // caller's thread stay unchanged.
+        // Use a separate thread: memcached inherits the thread's namespace and CPUs, while the caller's
+        // thread keeps its own.
         let spawned = server.run_apart(|| {
             init.adopt_children()?;
             if !options.cpus.is_empty() {
@@ -153,22 +153,22 @@ impl Memcached {
         }
     }
 
-    /// The process, by its number in netpolicy's pid namespace.
+    /// Returns the process, with its pid in netpolicy's pid namespace.
     pub const fn process(&self) -> ProcessId {
         self.process
     }
 
-    /// The address for the client.
+    /// The address to which clients connect.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The real name and version: `memcached 1.6.18`.
+    /// The program's name and version, as it reports them, such as `memcached 1.6.18`.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// The exit status, if it has exited.
+    /// Returns the exit status if memcached has exited.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -242,7 +242,7 @@ fn ask_version(address: &SocketAddr) -> std::io::Result<String> {
 
 pub(super) fn said(words: &mut File) -> String {
     let mut bytes = Vec::new();
-    // Output that cannot be read is left out.
+    // If the output cannot be read, the error omits it.
     let _ = words.rewind().and_then(|()| words.take(WORDS_BYTES_MAX).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).trim().replace('\n', "; ")
 }

@@ -1,4 +1,4 @@
-//! Starts any TCP server as an ordinary process, in the lab or in an existing network namespace.
+//! Starts any TCP server as an ordinary process, in a lab or in an existing network namespace.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
@@ -49,13 +49,13 @@ pub enum ProgramError {
     Kernel(#[from] KernelError),
 }
 
-/// A running server. Dropping it kills it.
+/// A running server. Dropping this value kills the server.
 #[derive(Debug)]
 pub struct ServerProgram {
     child: Child,
     process: ProcessId,
     address: SocketAddr,
-    /// Dropped after the child, as for memcached. `None` outside a lab.
+    /// Declared after the child, so dropped after it, as in `Memcached`. `None` outside a lab.
     _init: Option<Arc<Init>>,
 }
 
@@ -80,11 +80,12 @@ impl ServerProgram {
         Self::ready(spawned, client, address, words, Some(Arc::clone(init)))
     }
 
-    /// Starts a server in a network namespace of this host, and waits until it accepts connections there. It
-    /// ends with the thread that starts it.
+    /// Starts a server in a network namespace of this host, and waits until it accepts connections there. The
+    /// server ends when the thread that starts it ends.
     ///
     /// # Errors
-    /// If it cannot be started, exits immediately or accepts no connection in time, with its standard error.
+    /// If the server cannot be started, exits immediately or accepts no connection in time; the error
+    /// contains its standard error.
     pub fn start_in(netns: &Netns, mut command: Command, address: SocketAddr) -> Result<Self, ProgramError> {
         let words = prepare(&mut command)?;
         // A process that is already in the namespace needs no privilege to enter it.
@@ -110,12 +111,12 @@ impl ServerProgram {
         }
     }
 
-    /// The process, by its number in netpolicy's pid namespace.
+    /// Returns the process, with its pid in netpolicy's pid namespace.
     pub const fn process(&self) -> ProcessId {
         self.process
     }
 
-    /// The address for clients.
+    /// The address to which clients connect.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -127,7 +128,8 @@ impl Drop for ServerProgram {
     }
 }
 
-/// Sets up a command: standard input and output closed, standard error kept, and no Ctrl-C from the terminal.
+/// Prepares a command: closes standard input and output, captures standard error, and keeps Ctrl-C on the
+/// terminal away from it.
 fn prepare(command: &mut Command) -> Result<File, KernelError> {
     let words = memfd_create("server-stderr", MemfdFlags::CLOEXEC);
     let words = File::from(words.map_err(|errno| KernelError::errno("starting a server", errno))?);

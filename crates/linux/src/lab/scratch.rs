@@ -1,4 +1,4 @@
-//! A directory in memory that no other process sees: the lab's files disappear with the lab.
+//! Provides a directory in memory that no other process sees: the lab's files disappear with the lab.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use rustix::mount::{
 };
 use sys::error::KernelError;
 
-/// The maximum size, as an option of tmpfs.
+/// The maximum size of the directory, as an option of tmpfs.
 const SIZE: &str = "64m";
 
-/// A tmpfs that is mounted nowhere. It disappears, with its contents, when this process exits or drops it.
+/// A tmpfs that is mounted nowhere. The tmpfs and its contents disappear when this process exits or drops it.
 #[derive(Debug)]
 pub(super) struct Scratch {
     root: OwnedFd,
@@ -24,7 +24,7 @@ impl Scratch {
         Ok(Self { root })
     }
 
-    /// The path, valid until this is dropped.
+    /// Returns the directory's path, which is valid until this value is dropped.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.root.as_raw_fd()))
     }
@@ -35,7 +35,7 @@ fn mount() -> Result<OwnedFd, Errno> {
     fsconfig_set_string(&context, "size", SIZE)?;
     fsconfig_set_string(&context, "mode", "0700")?;
     fsconfig_create(&context)?;
-    // Not NOEXEC: a server may have to load a library from here.
+    // NOEXEC is not set: a server may have to load a library from this directory.
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }

@@ -1,4 +1,4 @@
-//! Servers in an existing network namespace of this machine, for clients on other machines.
+//! Runs servers in an existing network namespace of this machine, for clients on other machines.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub struct ServerHost {
 }
 
 impl ServerHost {
-    /// Prepares this network namespace.
+    /// Prepares this network namespace for servers.
     ///
     /// # Errors
     /// EPERM without CAP_SYS_ADMIN.
@@ -44,7 +44,8 @@ impl ServerHost {
     /// Starts memcached, and waits until it answers.
     ///
     /// # Errors
-    /// If it is not installed, exits immediately or does not answer in time, with its standard error.
+    /// If memcached is not installed, exits immediately or does not answer in time; the error contains its
+    /// standard error.
     pub fn start_memcached(
         &self,
         address: SocketAddr,
@@ -56,7 +57,8 @@ impl ServerHost {
     /// Starts a server that may run on these CPUs, and waits until it accepts connections.
     ///
     /// # Errors
-    /// If it cannot be started, exits immediately or accepts no connection in time, with its standard error.
+    /// If the server cannot be started, exits immediately or accepts no connection in time; the error
+    /// contains its standard error.
     pub fn start_program(
         &self,
         cpus: &CpuSet,

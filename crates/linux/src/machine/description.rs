@@ -1,4 +1,4 @@
-//! The description of a machine that takes part in a measurement across machines.
+//! Describes a machine that takes part in a measurement across machines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::observe::{Processes, observe};
 
 const VULNERABILITIES: &str = "/sys/devices/system/cpu/vulnerabilities";
 
-/// The maximum size of a file of one line.
+/// The maximum size of a file that holds one line.
 const LINE_BYTES_MAX: usize = 1_000;
 
 /// Describes this machine, the CPUs that the bench uses, and the device that leads to the other machine.
@@ -74,7 +74,8 @@ pub fn describe(
     })
 }
 
-/// Kernel: 6.18, `arch/x86/include/asm/cpufeatures.h` `X86_FEATURE_HYPERVISOR`.
+/// Whether this machine is a virtual machine. Kernel: 6.18, `arch/x86/include/asm/cpufeatures.h`
+/// `X86_FEATURE_HYPERVISOR`.
 fn is_guest() -> bool {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));

@@ -7,7 +7,7 @@ use netlink::route::Routes;
 use sys::error::KernelError;
 use sys::netns::Netns;
 
-/// Returns the device by which packets to this address leave a namespace; `None` without a route.
+/// Returns the device through which packets to this address leave a namespace; `None` without a route.
 ///
 /// # Errors
 /// If the request fails.
@@ -15,7 +15,7 @@ pub fn device_towards(netns: &Netns, address: IpAddr) -> Result<Option<IfIndex>,
     netns.run(|| Routes::open_here()?.device_towards(address))?
 }
 
-/// The device of a namespace that has this address; `None` if none has it.
+/// Returns the device of a namespace that has this address; `None` if no device has it.
 ///
 /// # Errors
 /// If the request fails.

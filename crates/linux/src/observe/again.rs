@@ -1,4 +1,4 @@
-//! Repeated observation of the same host, in parts: open files stay open, and unchanged parts are not reread.
+//! Observes the same host repeatedly, in parts: open files stay open, and unchanged parts are not reread.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,7 @@ use super::sources::Sources;
 use super::{Processes, Sysctls, device, irq, listeners, process, topology, whole};
 use crate::process::{EPOLLS_MAX, PinnedProcess, inspected_epolls};
 
-/// The maximum number of entries kept in [`Host::unread`], which repeated observation would otherwise extend
-/// without bound.
+/// The maximum number of entries in [`Host::unread`], to which every repeated observation may add.
 const UNREAD_MAX: usize = 256;
 
 /// Observes one network namespace repeatedly.
@@ -22,7 +21,7 @@ const UNREAD_MAX: usize = 256;
 pub struct Observer {
     netns: Netns,
     sources: Sources,
-    /// `None` if BPF is not permitted; `/proc` is then read instead, which takes longer.
+    /// `None` if BPF is not permitted; `/proc` is then read instead, which is slower.
     scanner: Option<EpollScanner>,
     /// Loaded when listeners that share an address are first found.
     listeners: Option<ListenerScanner>,
@@ -30,7 +29,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Opens what is needed to observe a namespace.
+    /// Opens the kernel interfaces that are needed to observe a namespace.
     ///
     /// # Errors
     /// Those of [`super::observe`].
@@ -48,7 +47,7 @@ impl Observer {
         &self.netns
     }
 
-    /// The error because of which epolls are read from `/proc` instead of by a BPF iterator.
+    /// Returns the error because of which epolls are read from `/proc` instead of by a BPF iterator.
     pub fn refused(&self) -> Option<&KernelError> {
         self.refused.as_ref()
     }
@@ -102,7 +101,8 @@ impl Observer {
         note(host, unread);
         match same {
             Ok(true) => Ok(()),
-            // The device no longer exists, or the kernel lacks the request: observing the device shows which.
+            // Either the device no longer exists, or the kernel lacks the request; observing the device shows
+            // which is the case.
             Ok(false) | Err(_) => self.device(host, index).map(|_| ()),
         }
     }
@@ -113,7 +113,7 @@ impl Observer {
         let seen = process::processes(&self.netns, &Processes::Only(vec![pid]), &mut unread);
         host.unread.retain(|unread| unread.process() != Some(pid));
         let there = !seen.is_empty();
-        // Nothing is reported for a process that has exited.
+        // Report nothing for a process that has exited.
         if there || PinnedProcess::open(pid).is_ok() {
             note(host, unread);
         }
@@ -130,8 +130,8 @@ impl Observer {
         note(host, unread);
     }
 
-    /// Updates the epolls of a known process, but not the lists of watched files: they stay empty for new
-    /// epolls until the process is observed. Returns whether the process exists.
+    /// Updates the epolls of a known process, but not the lists of files that they watch: new epolls have
+    /// empty lists until the process is observed again. Returns whether the process exists.
     pub fn epolls(&mut self, host: &mut Host, pid: Pid) -> bool {
         let Some(place) = host.processes.iter().position(|process| process.id.pid == pid) else {
             return false;
@@ -155,8 +155,8 @@ impl Observer {
         }
     }
 
-    /// Whether the isolated CPUs differ from those in the host, because a cpuset partition was created,
-    /// changed or removed. The kernel notifies only the file of that partition.
+    /// Whether the CPUs that are isolated now differ from those recorded in the host, because a cpuset
+    /// partition was created, changed or removed. The kernel notifies only the file of that partition.
     ///
     /// Kernel: 6.18, `kernel/cgroup/cpuset.c` `notify_partition_change()`.
     pub fn isolation_changed(&self, host: &Host) -> bool {
@@ -164,8 +164,8 @@ impl Observer {
         matches!(now, Ok(Ok(isolated)) if isolated != host.topology.isolated)
     }
 
-    /// Updates the devices of the default route, and the devices below a tunnel. Returns whether any of these
-    /// devices has changed. Parts that cannot be read stay unchanged.
+    /// Updates which devices have the default route, and which devices are below a tunnel. Returns whether
+    /// any of these devices has changed. Parts that cannot be read stay unchanged.
     pub fn routes(&mut self, host: &mut Host) -> bool {
         let mut unread = Vec::new();
         let Ok(linked) = device::linked(self.netns.id(), &mut self.sources, &mut unread) else {

@@ -1,5 +1,5 @@
-//! The capabilities of this kernel and this caller, determined by trying requests rather than by the version
-//! where possible.
+//! Determines the capabilities of this kernel and this caller, where possible by trying requests rather than
+//! by the kernel's version.
 
 use model::host::{Capabilities, Unread};
 use netlink::netdev::NapiSetTakes;
@@ -9,7 +9,7 @@ use sys::error::KernelError;
 
 use super::sources::{Sources, UnreadExt};
 
-/// Type information of the running kernel, which all of our BPF programs require.
+/// The running kernel's type information (BTF), which all of our BPF programs require.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 pub(super) fn capabilities(sources: &mut Sources, unread: &mut Vec<Unread>) -> Capabilities {
@@ -43,8 +43,8 @@ fn epolls_have_params() -> bool {
     epoll::create(epoll::CreateFlags::CLOEXEC).is_ok_and(|epoll| sys::epoll::params(epoll).is_ok())
 }
 
-/// Tries the flag on a new epoll: a kernel that does not know the flag refuses it, and a kernel that accepts
-/// it reports it.
+/// Whether epolls can wait for events only: tries the flag on a new epoll. A kernel that does not know the
+/// flag refuses it, and a kernel that accepts the flag reports it afterwards.
 fn epolls_wait_for_events_only() -> bool {
     let wanted =
         sys::epoll::RawParams { busy_poll_usecs: 1, flags: sys::epoll::EVENTS_ONLY, ..Default::default() };

@@ -1,4 +1,4 @@
-//! The devices of a namespace: their queues and NAPIs, and the relations between them.
+//! Observes the devices of a namespace: their queues and NAPIs, and the relations between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -36,8 +36,8 @@ pub(super) struct Seen {
     vectors: BTreeSet<IrqNumber>,
 }
 
-/// Observes the devices in the order of their indices, or only the requested device. Their NAPIs have only
-/// the interrupts that the kernel reports; [`name_interrupts`] adds others.
+/// Observes the devices in the order of their indices, or only the requested device. The NAPIs get only the
+/// interrupts that the kernel reports for them; [`name_interrupts`] adds others.
 pub(super) fn devices(
     netns: NetnsId,
     sources: &mut Sources,
@@ -80,8 +80,8 @@ pub(super) fn devices(
     Ok(seen.collect())
 }
 
-/// Observes the links and routes of all devices: which device is stacked on which, and which have the default
-/// route.
+/// Observes the links and routes of all devices: which device is stacked on which, and which devices have the
+/// default route.
 pub(super) fn linked(
     netns: NetnsId,
     sources: &mut Sources,
@@ -107,10 +107,11 @@ pub(super) fn linked(
     Ok(devices)
 }
 
-/// Whether sysfs shows the devices of this namespace. `/sys` shows the namespace in which it was mounted; a
-/// process that was moved by `nsenter --net` and may not mount sysfs sees another namespace's devices there.
+/// Whether sysfs shows the devices of this namespace. `/sys` shows the namespace in which it was mounted. So
+/// a process that `nsenter --net` moved, and that may not mount sysfs, sees another namespace's devices
+/// there.
 fn shows_these(sysfs: &SysFs, names: &BTreeMap<IfIndex, Label>, unread: &mut Vec<Unread>) -> bool {
-    // Every namespace has a loopback device, with the same name and index.
+    // Ignore the loopback device: every namespace has one, with the same name and index.
     let mut others = names.iter().filter(|(_, name)| name.as_str() != "lo").peekable();
     if others.peek().is_none() || others.any(|(index, name)| sysfs.device(name.as_str(), *index).is_ok()) {
         return true;
@@ -120,7 +121,7 @@ fn shows_these(sysfs: &SysFs, names: &BTreeMap<IfIndex, Label>, unread: &mut Vec
     false
 }
 
-/// All interrupts that belong to devices.
+/// Returns all interrupts that belong to devices.
 pub(super) fn vectors(seen: &[Seen]) -> BTreeSet<IrqNumber> {
     let stated =
         |seen: &Seen| seen.device.napis.iter().filter_map(|napi| Some(napi.irq?.irq)).collect::<Vec<_>>();
@@ -152,7 +153,8 @@ fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
     })
 }
 
-/// The attributes from rt-link that distinguish a device from others, and its link to a lower device.
+/// Collects the attributes from rt-link that distinguish a device from others, and its link to a lower
+/// device.
 fn joined(link: &RawLink<'_>) -> DeviceLink {
     let mac = link.mac.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":"));
     // The other end of a veth pair is not a lower device; neither is a device in another namespace.
@@ -223,7 +225,7 @@ fn qdiscs(
 ) {
     let ifindex = device.id.ifindex;
     let made = all.iter().any(|raw| raw.ifindex == ifindex.0 && raw.handle != 0);
-    // Needed only if a user may have changed the options of a qdisc.
+    // This value is needed only if a user may have changed the options of a qdisc.
     let tx_queue_len = sysfs
         .filter(|_| made)
         .and_then(|sysfs| number(sysfs, &format!("class/net/{}/tx_queue_len", device.id.name), unread));
@@ -334,7 +336,7 @@ fn kthreads(device: &mut Device, unread: &mut Vec<Unread>) {
         let by_name = || named.get(position).copied().filter(|_| complete);
         let Some(pid) = of_napi.or_else(by_name) else { continue };
         match kthread::read(pid) {
-            // The thread exited in the meantime: the queue has none.
+            // The thread exited in the meantime, so the queue has no thread.
             Err(error) if matches!(error.cause, Cause::Gone(_)) => {}
             state => queue.kthread = state.map(Some).or_unread(unread),
         }
@@ -353,8 +355,8 @@ pub(crate) fn napi(raw: &RawNapi) -> Napi {
     }
 }
 
-/// Assigns interrupts by name to NAPIs whose interrupt the kernel does not report: each gets an interrupt if
-/// exactly one is named after its queue.
+/// Uses the names of interrupts for NAPIs whose interrupt the kernel does not report: each NAPI gets an
+/// interrupt if exactly one is named after its queue.
 pub(super) fn name_interrupts(seen: &mut [Seen], interrupts: &Interrupts) {
     for Seen { device, vectors } in seen {
         let mut named: BTreeMap<(QueueType, QueueIndex), Vec<IrqNumber>> = BTreeMap::new();
@@ -379,7 +381,7 @@ pub(super) fn name_interrupts(seen: &mut [Seen], interrupts: &Interrupts) {
     }
 }
 
-/// Parses a device-wide setting of threading, from its file.
+/// Parses the device-wide threading setting from its sysfs file.
 pub(crate) fn parse_threading(text: &str) -> Option<Threading> {
     text.parse().ok().and_then(Threading::of_number)
 }
@@ -397,7 +399,7 @@ mod test {
         RawLink { kind, link, link_netnsid, ..raw }
     }
 
-    /// A device with queues but without NAPIs.
+    /// Returns a device with queues but without NAPIs.
     fn with_queues(count: u32) -> Device {
         let mut device = device(NetnsId(1), &link(Some("veth"), None, None)).expect("a name");
         let id = device.id;

@@ -12,12 +12,13 @@ use sys::error::KernelError;
 use super::sources::UnreadExt;
 use crate::process::{self, FdKind};
 
-/// The first kernel whose `queue-get` reports that an AF_XDP socket is bound. On earlier kernels only
-/// sock-diag does. On this kernel and later ones, sock-diag is used only if needed, because the first request
-/// loads a module.
+/// The first kernel whose `queue-get` reports that an AF_XDP socket is bound to a queue. On earlier kernels
+/// only sock-diag reports that. From this version on, sock-diag is used only if needed, because the first
+/// request loads a module.
 const XSK_SINCE: KernelVersion = since::QUEUE_GET_XSK;
 
-/// Finds the holders of the queues of some devices, by device. `names` has the devices of this namespace.
+/// Finds the holders of the queues of some devices, by device. `names` contains the devices of this
+/// namespace.
 pub(crate) fn holders(
     netns: NetnsId,
     queues: &[RawQueue],
@@ -43,7 +44,7 @@ pub(crate) fn holders(
     for held in found.values_mut().flatten() {
         let pids: BTreeSet<_> =
             held.inodes.iter().filter_map(|inode| by_inode.get(inode)).flatten().copied().collect();
-        // A process that has exited meanwhile holds nothing.
+        // A process that has exited in the meantime holds nothing.
         let ids = pids.into_iter().filter_map(|pid| process::identify(pid).ok());
         let stated = |id| HolderProcess { id, confidence: Confidence::Stated };
         held.holder.processes = ids.map(stated).collect();
@@ -61,7 +62,8 @@ pub(crate) fn holders(
 /// The maximum number of candidate processes for a queue, if the kernel names none.
 const CANDIDATES_MAX: usize = 4;
 
-/// A holder whose process the kernel does not name: processes with a descriptor of this kind are candidates.
+/// A holder whose process the kernel does not name: processes that have a descriptor of this kind are
+/// candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Unnamed {
     IoUring,
@@ -76,7 +78,7 @@ impl Unnamed {
             HolderKind::IoUring { .. } => Some(Self::IoUring),
             HolderKind::Dmabuf { .. } => Some(Self::Dmabuf),
             HolderKind::AfXdp { .. } => Some(Self::AfXdp),
-            // The holder's process is in the other namespace.
+            // The process that holds a leased queue is in the other namespace.
             HolderKind::Lease { .. } => None,
         }
     }
@@ -97,7 +99,7 @@ struct Held {
     inodes: Vec<u64>,
 }
 
-/// The held directions of a queue, and the sockets that identify the holder.
+/// The directions in which a queue is held, and the sockets that identify the holder.
 #[derive(Clone, Debug, Default)]
 struct Sides {
     rx: bool,
@@ -105,7 +107,7 @@ struct Sides {
     inodes: Vec<u64>,
 }
 
-/// Collects the holders by device, and within a device by queue and kind.
+/// Groups the holders by device, and within a device by queue and kind.
 fn gathered(
     queues: &[RawQueue],
     sockets: &[XdpSocket],
@@ -122,7 +124,7 @@ fn gathered(
         queues.iter().any(|raw| raw.ifindex == ifindex && raw.id == queue && raw.kind == Some(kind))
     };
     for (&(ifindex, queue), (zero_copy, inodes)) in &bound {
-        // A device that is down lists no queue, but its socket holds the receive queue nevertheless.
+        // The kernel lists no queue of a device that is down, but the socket still holds the receive queue.
         let tx = has(ifindex, queue, QueueType::Tx);
         let rx = has(ifindex, queue, QueueType::Rx) || !tx;
         let kind = HolderKind::AfXdp { zero_copy: *zero_copy };

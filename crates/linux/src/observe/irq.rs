@@ -1,4 +1,4 @@
-//! Interrupts, from `/proc/interrupts` and `/proc/irq`.
+//! Reads interrupts from `/proc/interrupts` and `/proc/irq`.
 //!
 //! Kernel: 6.18, `kernel/irq/proc.c` `show_interrupts()`, `Documentation/core-api/irq/irq-affinity.rst`.
 
@@ -13,9 +13,9 @@ use super::sources::UnreadExt;
 
 const INTERRUPTS: &str = "/proc/interrupts";
 
-/// The mount point of the host's procfs in a container, as for node_exporter. A container runtime mounts
-/// `/proc/irq` read-only, and Kubernetes accepts `procMount: Unmasked` only with a user namespace, which
-/// excludes the host's network.
+/// The path at which a container mounts the host's procfs, the same as for node_exporter. A container runtime
+/// mounts `/proc/irq` read-only, and Kubernetes accepts `procMount: Unmasked` only with a user namespace,
+/// which excludes the host's network.
 const HOST_PROC: &str = "/host/proc";
 
 /// `include/uapi/linux/magic.h` `PROC_SUPER_MAGIC`.
@@ -62,7 +62,7 @@ impl Interrupts {
         Self { lines: lines.filter_map(|line| parse_line(&cpus, line)).collect() }
     }
 
-    /// The name that the driver gave an interrupt.
+    /// Returns the name that the driver gave an interrupt.
     pub(super) fn name(&self, irq: IrqNumber) -> Option<&str> {
         self.lines.get(&irq).map(|line| line.name.as_str())
     }
@@ -149,7 +149,8 @@ pub(crate) fn affinity(irq: IrqNumber) -> Result<CpuSet, KernelError> {
     cpus(irq, "smp_affinity_list")
 }
 
-/// Reads the CPUs to which an interrupt is delivered; empty on architectures that do not report it.
+/// Reads the CPUs to which an interrupt is actually delivered; empty on architectures that do not report
+/// them.
 fn effective_affinity(irq: IrqNumber) -> Result<CpuSet, KernelError> {
     match cpus(irq, "effective_affinity_list") {
         Err(KernelError { cause: Cause::Gone(_), .. }) => Ok(CpuSet::new()),
@@ -160,8 +161,8 @@ fn effective_affinity(irq: IrqNumber) -> Result<CpuSet, KernelError> {
 /// Sets the CPUs to which an interrupt may be delivered.
 ///
 /// # Errors
-/// EIO if it cannot be moved; EINVAL for an empty set, which the kernel would interpret as a request for its
-/// default; [`Cause::Gone`] if the interrupt no longer exists.
+/// EIO if the interrupt cannot be moved; EINVAL for an empty set, which the kernel would interpret as a
+/// request for its default; [`Cause::Gone`] if the interrupt no longer exists.
 pub(crate) fn set_affinity(irq: IrqNumber, cpus: &CpuSet) -> Result<(), KernelError> {
     let path = format!("/proc/irq/{irq}/smp_affinity_list");
     if cpus.is_empty() {
@@ -184,8 +185,8 @@ fn is_read_only(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ROFS.raw_os_error())
 }
 
-/// Returns the file if it is on procfs. Only root can mount another file system there, but writing to one by
-/// mistake must not look like success.
+/// Returns the file if it is on procfs. Only root can mount another file system at this path, but a write to
+/// that file system must not look like success.
 fn on_procfs(file: std::fs::File) -> std::io::Result<std::fs::File> {
     let magic = rustix::fs::fstatfs(&file)?.f_type;
     if u64::try_from(magic).is_ok_and(|magic| magic == PROC_SUPER_MAGIC) {
@@ -219,7 +220,7 @@ mod test {
     use super::*;
     use proptest::prelude::*;
 
-    /// `/proc/interrupts` of a virtual machine with virtio, Linux 6.18.
+    /// The content of `/proc/interrupts` in a virtual machine with virtio, Linux 6.18.
     const X86: &str = "           CPU0       CPU1       \n \
         24:          1          0  IO-APIC   5-edge      ACPI:Ged\n \
         38:          0       2916 PCI-MSIX-0000:00:03.0   1-edge      virtio2-input.0\n \
@@ -227,7 +228,8 @@ mod test {
         NMI:          0          0   Non-maskable interrupts\n\
         ERR:          0\n";
 
-    /// `/proc/interrupts` of an arm64 server, with CPU 1 offline and the trigger as a separate word.
+    /// The content of `/proc/interrupts` on an arm64 server, with CPU 1 offline and the trigger as a separate
+    /// word.
     const ARM: &str = "           CPU0       CPU2       \n \
         11:    4003211    3990122     GICv3  30 Level     arch_timer\n\
         113:         17          0   ITS-MSI 524289 Edge      mlx5_comp0@pci:0000:01:00.0\n";

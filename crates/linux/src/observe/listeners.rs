@@ -10,9 +10,9 @@ use super::sources::UnreadExt;
 use crate::attach;
 use crate::process::shared_listeners;
 
-/// Finds shared listeners, if there may be any. The scanner is loaded on first use.
+/// Finds listeners that share an address, if there may be any. The scanner is loaded on first use.
 ///
-/// A process that uses the attach service does not search, because it could not attach a program.
+/// A netpolicy process that uses the attach service does not search, because it could not attach a program.
 pub(super) fn observe(host: &mut Host, scanner: &mut Option<ListenerScanner>, unread: &mut Vec<Unread>) {
     let shared = shared_addresses(&host.processes, host.netns);
     host.listeners = Vec::new();

@@ -41,10 +41,11 @@ pub use crate::selection::Processes;
 /// Observes the host from this namespace.
 ///
 /// # Errors
-/// If the namespace cannot be entered or its devices cannot be listed. Whatever else cannot be read is listed in
-/// [`Host::unread`].
+/// If the namespace cannot be entered or its devices cannot be listed. Everything else that cannot be read is
+/// listed in [`Host::unread`].
 pub fn observe(netns: &Netns, processes: &Processes) -> Result<Host, KernelError> {
-    // Read everything in one visit: each visit needs a thread that enters the namespace.
+    // Enter the namespace only once and read everything there, because each visit needs a thread that enters
+    // it.
     let (sources, sysctls) = netns.run(|| (Sources::open_here(), Sysctls::read_here()))?;
     let mut host = whole(netns, &mut sources?, sysctls, processes)?;
     let mut unread = Vec::new();
@@ -112,7 +113,7 @@ impl Sysctls {
     }
 }
 
-/// Outside the initial pid namespace no kernel thread is visible; that is not reported as unread.
+/// Kernel threads are visible only in the initial pid namespace; elsewhere, that is not reported as unread.
 fn kthread_begins(unread: &mut Vec<Unread>) -> Option<KthreadState> {
     match kthread::begins() {
         Err(error) if matches!(error.cause, Cause::Absent { .. } | Cause::Gone(_)) => None,

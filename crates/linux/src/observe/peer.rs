@@ -13,7 +13,7 @@ const NAMESPACES_MAX: usize = 4096;
 /// The other end of a veth.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerEnd {
-    /// The peer's name in that namespace.
+    /// The peer's name in its own namespace.
     pub name: Label,
     /// A file that refers to the peer's namespace.
     pub netns: PathBuf,
@@ -21,9 +21,9 @@ pub struct PeerEnd {
     pub tso: Option<bool>,
 }
 
-/// Finds the other end of a device of this namespace among the namespaces that a name, a process or a
-/// descriptor of a process refers to. `None` if the other end is in this namespace or in one that no file
-/// refers to, or if the device has no other end.
+/// Finds the other end of a device of this namespace among the namespaces to which a name, a process or a
+/// descriptor of a process refers. `None` if the other end is in this namespace or in one to which no file
+/// refers, or if the device has no other end.
 ///
 /// # Errors
 /// If the namespace cannot be entered, or the device is gone.
@@ -31,7 +31,7 @@ pub fn peer_end(netns: &Netns, device: DeviceId) -> Result<Option<PeerEnd>, Kern
     let mut links = netns.run(Links::open_here)??;
     let Some((ifindex, id)) = links.end_elsewhere(device.ifindex)? else { return Ok(None) };
     for there in Netns::all().filter(|there| there.id() != netns.id()).take(NAMESPACES_MAX) {
-        // Skip a namespace that may not be queried, and try the next.
+        // Skip a namespace that does not permit queries, and try the next one.
         if !links.id_of(&there).is_ok_and(|found| found == id) {
             continue;
         }

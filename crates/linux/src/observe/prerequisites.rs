@@ -1,4 +1,4 @@
-//! The prerequisites of our BPF programs on a host, and those privileges of the caller that no netlink
+//! Checks the prerequisites of our BPF programs on a host, and those privileges of the caller that no netlink
 //! request reveals.
 
 use std::path::Path;
@@ -7,7 +7,7 @@ use model::support::Prerequisites;
 use rustix::fs::{StatFs, statfs};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Type information of the running kernel.
+/// The type information (BTF) of the running kernel.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// This file exists only in kernels with PREEMPT_RT. Kernel: 6.18, `kernel/ksysfs.c` `realtime_show()`.
@@ -27,7 +27,7 @@ pub fn may_administer() -> bool {
     held.contains(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_PTRACE)
 }
 
-/// Checks all prerequisites. One that cannot be checked counts as absent.
+/// Checks all prerequisites. A prerequisite that cannot be checked counts as absent.
 pub fn prerequisites() -> Prerequisites {
     let held = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     let holds = |wanted| held.contains(wanted) || held.contains(CapabilitySet::SYS_ADMIN);

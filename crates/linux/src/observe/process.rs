@@ -21,10 +21,10 @@ use super::Processes;
 use crate::attach;
 use crate::process::{self, Cpusets, FdKind, Names, PinnedProcess, Stat, TaskStatus};
 
-/// Inspects processes, in ascending order of pid. `Networking` selects those in `netns` that have an internet
-/// socket, or an io_uring with a registered socket.
+/// Inspects processes, in ascending order of pid. `Networking` selects the processes in `netns` that have an
+/// internet socket, or an io_uring with a registered socket.
 ///
-/// Adds what could not be read to `unread`, once per process. Also adds each requested process that no longer
+/// Adds what could not be read to `unread`, once per process, and each requested process that no longer
 /// exists.
 pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> Vec<Process> {
     if let Processes::NetworkingAnd(more) = which {
@@ -53,9 +53,9 @@ pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> 
     }
 }
 
-/// Inspects these processes like [`processes`], but always in this process, which may have to wait for locks
-/// that the inspected processes hold for any length of time. If `networking` is set, only those in `netns`
-/// that use the network are returned.
+/// Inspects these processes like [`processes`], but never through a worker or the attach service. The calling
+/// process may therefore have to wait for locks that the inspected processes hold for any length of time. If
+/// `networking` is set, returns only processes in `netns` that use the network.
 pub fn processes_among(
     netns: &Netns,
     pids: &[Pid],
@@ -76,15 +76,15 @@ pub fn processes_among(
     found
 }
 
-/// The maximum number of managed epolls of the processes of one user other than root: those of the processes
-/// with the smallest pids.
+/// The maximum number of managed epolls per user other than root. The epolls of the user's processes with the
+/// smallest pids are managed.
 const USER_EPOLLS_MAX: usize = 4096;
 
 /// Like [`USER_EPOLLS_MAX`], for io_urings.
 const USER_RINGS_MAX: usize = 4096;
 
-/// Omits epolls and io_urings of users who have more than are managed, and records that. `processes` are in
-/// ascending order of pid.
+/// Omits epolls and io_urings of users who have more than the maximum, and records the omission in `unread`.
+/// `processes` must be in ascending order of pid.
 pub(super) fn bound_users(processes: &mut [Process], unread: &mut Vec<Unread>) {
     let mut rooms: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
     for process in processes.iter_mut().filter(|process| process.uid != 0) {
@@ -111,9 +111,9 @@ pub(super) fn bound_users(processes: &mut [Process], unread: &mut Vec<Unread>) {
     }
 }
 
-/// The maximum number of sockets of a process, and of processes, for which the kernel is queried one socket
-/// at a time. Above these limits, the kernel is asked for a list of all sockets of the namespace. That takes
-/// a millisecond per family, however few sockets there are, because it walks through the host's whole
+/// The maximum number of sockets of a process, and of processes, for which each socket is queried separately.
+/// Above these limits, the kernel is asked for a list of all sockets of the namespace. That takes a
+/// millisecond per family, however few sockets there are, because the kernel walks through the host's whole
 /// connection table.
 ///
 /// Kernel: 6.18, `net/ipv4/inet_diag.c` `inet_diag_dump_icsk()`.
@@ -123,12 +123,14 @@ const ASKED_PROCESSES_MAX: usize = 4;
 /// The maximum number of managed io_urings of one process.
 const RINGS_MAX: usize = 512;
 
-/// How many more objects of a process or user one observation inspects. Any user can create very many, such
-/// as 15 000 sockets in each of 200 epolls, which makes three million watches; servers stay below the limits.
+/// How many more objects of a process or user one observation inspects. Any user can create very many
+/// objects: for example, 200 epolls that each watch 15 000 sockets make three million watches. Servers stay
+/// below the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Room {
     sockets: usize,
-    /// The number of sockets and epolls that all epolls watch together: each may watch the same socket.
+    /// The total number of sockets and epolls in the watch lists of all epolls: several epolls may watch the
+    /// same socket.
     watches: usize,
 }
 
@@ -139,14 +141,14 @@ impl Room {
     /// The limit for all processes of a user other than root.
     const USER: Self = Self { sockets: 262_144, watches: 1_048_576 };
 
-    /// The limit for a process of a user for whom this much remains.
+    /// Returns the limit for one process of a user who has this much left.
     fn for_process(self) -> Self {
         let Self { sockets, watches } = Self::PROCESS;
         Self { sockets: sockets.min(self.sockets), watches: watches.min(self.watches) }
     }
 
-    /// Whether another epoll with this many watches is inspected. After the first epoll that is not admitted,
-    /// none is.
+    /// Whether to inspect another epoll with this many watches. After the first refusal, every further epoll
+    /// is refused.
     fn admits(&mut self, watches: usize) -> bool {
         let admitted = watches <= self.watches;
         self.watches = if admitted { self.watches - watches } else { 0 };
@@ -157,13 +159,14 @@ impl Room {
 struct Observer<'a> {
     /// The observed namespace.
     netns: &'a Netns,
-    /// Whether only few processes are inspected.
+    /// Whether only a few processes are inspected.
     few: bool,
-    /// The TCP and UDP sockets of the namespaces seen so far, each listed at the first need.
+    /// The TCP and UDP sockets of the namespaces seen so far; each namespace is listed when its sockets are
+    /// first needed.
     sockets: BTreeMap<NetnsId, InetSockets>,
-    /// The CPUs that cgroups allow, each read at the first need.
+    /// The CPUs that cgroups allow; each cgroup is read when it is first needed.
     cpusets: Cpusets,
-    /// The runtimes' names of containers, read at the first process of a container.
+    /// The names that runtimes gave to containers, read at the first process that runs in a container.
     names: Option<Names>,
     /// A buffer for the file in `/proc` that is being read.
     text: Vec<u8>,
@@ -172,7 +175,7 @@ struct Observer<'a> {
     unread: &'a mut Vec<Unread>,
 }
 
-/// The files of a process that are relevant for networking.
+/// The files of a process that matter for networking.
 #[derive(Default)]
 struct Files {
     epolls: Vec<Epoll>,
@@ -217,7 +220,7 @@ impl Observer<'_> {
         if files.are_networking() { self.whole(&process, files).map(Some) } else { Ok(None) }
     }
 
-    /// Completes a process whose files were inspected with all other information.
+    /// Reads all other information about a process whose files were inspected.
     fn whole(&mut self, process: &PinnedProcess, files: Files) -> Result<Process, Cause> {
         let TaskStatus { parent, uid, .. } = self.status(process)?;
         process.read("cgroup", &mut self.text)?;
@@ -257,7 +260,7 @@ impl Observer<'_> {
         })?;
         tids.sort_unstable();
         let threads = tids.into_iter().map(|tid| self.thread(process, tid, epolls));
-        // A thread that has exited meanwhile is not an error.
+        // A thread that has exited in the meantime is not an error.
         threads.filter(|thread| !matches!(thread, Err(Cause::Gone(_)))).collect()
     }
 
@@ -270,7 +273,7 @@ impl Observer<'_> {
             Ok(()) => process::epoll_waited_on(&self.text),
             Err(_) => None, // not permitted, or a kernel without CONFIG_HAVE_ARCH_TRACEHOOK
         };
-        // Sorted by their descriptors.
+        // The epolls are sorted by their descriptors.
         let is_epoll = |fd: &Fd| epolls.binary_search_by_key(fd, |epoll| epoll.id.fd).is_ok();
         Ok(Thread {
             id: ThreadId { process: process.id, tid, started: stat.started, comm: stat.comm },
@@ -380,7 +383,7 @@ impl Observer<'_> {
         Ok(Epoll { id: EpollId { process: process.id, fd }, params, members, others })
     }
 
-    /// Finds the internet sockets among the sockets of a process, which are given with their inodes.
+    /// Finds the internet sockets among the sockets of a process; each socket is given with its inode.
     fn sockets_among(
         &mut self,
         process: &PinnedProcess,
@@ -412,8 +415,8 @@ impl Observer<'_> {
                     napi,
                     polling: None,
                 }),
-                // No list was requested, or it lacks the socket, which may belong to another namespace, be
-                // unbound, or have another protocol. So the socket itself is queried.
+                // Query the socket itself: either no list was requested, or the list lacks the socket, which
+                // may belong to another namespace, be unbound, or have another protocol.
                 (None, Some(copy)) => found.extend(asked(&copy).map(|(state, local, remote)| Socket {
                     fd: *fd,
                     inode,
@@ -429,8 +432,8 @@ impl Observer<'_> {
         found
     }
 
-    /// The TCP and UDP sockets of the namespace of a process. If they cannot be listed, the result is empty
-    /// and the error is recorded.
+    /// Returns the TCP and UDP sockets of a process's namespace. If the sockets cannot be listed, returns
+    /// none and records the error.
     fn sockets_of(&mut self, process: &PinnedProcess) -> &InetSockets {
         let id = netns_of(process).unwrap_or_else(|| self.netns.id());
         if !self.sockets.contains_key(&id) {
@@ -457,7 +460,7 @@ impl Observer<'_> {
 }
 
 /// Reads the busy-poll parameters of sockets that no epoll watches. The budget is read only from sockets that
-/// busy-poll: reading it takes BPF, and without busy polling it has no effect.
+/// busy-poll: reading it requires BPF, and without busy polling it has no effect.
 fn polling(process: &PinnedProcess, files: &mut Files, refused: &mut Option<Cause>) {
     let watched: BTreeSet<u64> =
         files.epolls.iter().flat_map(|epoll| &epoll.members).map(|member| member.inode).collect();
@@ -483,7 +486,7 @@ fn polling(process: &PinnedProcess, files: &mut Files, refused: &mut Option<Caus
     }
 }
 
-/// Keeps the first error, unless the file was merely closed meanwhile.
+/// Keeps the first error, but ignores errors because a file was closed in the meantime.
 fn remember(refused: &mut Option<Cause>, cause: Cause) {
     if !matches!(cause, Cause::Gone(_)) {
         refused.get_or_insert(cause);
@@ -500,17 +503,18 @@ fn ring(process: &PinnedProcess, fd: Fd) -> Result<IoUring, Cause> {
     })
 }
 
-/// The namespace of a process, if we may read it.
+/// Returns the namespace of a process, if we may read it.
 fn netns_of(process: &PinnedProcess) -> Option<NetnsId> {
     statat(process.directory(), "ns/net", AtFlags::empty()).ok().map(|stat| NetnsId(stat.st_ino))
 }
 
-/// The NAPI through which a socket's last packet arrived.
+/// Returns the NAPI through which a socket's last packet arrived.
 fn incoming_napi(socket: &OwnedFd) -> Option<NapiId> {
     sys::sockopt::incoming_napi_id(socket).ok().filter(|id| *id != 0).map(NapiId)
 }
 
-/// Queries a socket for its state, its own address and its peer's; `None` if it is not an internet socket.
+/// Queries a socket for its state and for the local and the peer's address; `None` if it is not an internet
+/// socket.
 fn asked(socket: &OwnedFd) -> Option<(SocketState, Option<SocketAddr>, Option<SocketAddr>)> {
     let domain = sockopt::socket_domain(socket).ok()?;
     if domain != AddressFamily::INET && domain != AddressFamily::INET6 {

@@ -1,4 +1,4 @@
-//! The number of packets that each device has received.
+//! Counts the packets that each device has received.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The kernel interfaces that an observation reads, and what could not be read.
+//! Opens the kernel interfaces that an observation reads, and records what could not be read.
 
 use model::host::Unread;
 use netlink::qdisc::Disciplines;
@@ -10,8 +10,8 @@ use sys::sysfs::SysFs;
 
 use crate::ioctl::EthtoolIoctl;
 
-/// The interfaces of a namespace, opened in one visit to it. Each interface that is unavailable on this
-/// kernel or to this caller holds the reason.
+/// The interfaces of a namespace, opened in one visit to it. For an interface that is unavailable on this
+/// kernel or to this caller, the field holds the reason.
 #[derive(Debug)]
 pub(super) struct Sources {
     pub(super) links: Links,

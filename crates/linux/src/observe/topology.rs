@@ -12,7 +12,7 @@ use sys::sysfs::SysFs;
 use super::sources::UnreadExt;
 use crate::process::isolated_partitions;
 
-/// The maximum index of a CPU's caches that is tried. Caches are numbered from the nearest; no CPU has more
+/// The highest cache index that is tried for a CPU. Caches are numbered from the nearest; no CPU has more
 /// than five.
 const CACHE_INDEX_MAX: u32 = 8;
 
@@ -36,13 +36,13 @@ pub(super) fn topology(sysfs: &Result<SysFs, KernelError>, unread: &mut Vec<Unre
     Topology { online, isolated, sched_ext, cpus }
 }
 
-/// The CPUs that are isolated from the scheduler.
+/// Reads the CPUs that are isolated from the scheduler.
 pub(super) fn isolated(sysfs: &SysFs) -> Result<CpuSet, KernelError> {
     let isolated = cpus(sysfs, "devices/system/cpu/isolated")?.unwrap_or_default();
     Ok(isolated.iter().chain(isolated_partitions().iter()).collect())
 }
 
-/// The name of the active BPF scheduler. Kernel: 6.12, `kernel/sched/ext.c` `scx_attr_state_show()`,
+/// Reads the name of the active BPF scheduler. Kernel: 6.12, `kernel/sched/ext.c` `scx_attr_state_show()`,
 /// `scx_attr_ops_show()`.
 fn bpf_scheduler(sysfs: &SysFs) -> Result<Option<String>, KernelError> {
     let state = sysfs.read_if_any("kernel/sched_ext/state")?;
@@ -53,14 +53,14 @@ fn bpf_scheduler(sysfs: &SysFs) -> Result<Option<String>, KernelError> {
     Ok(Some(name.trim().to_owned()))
 }
 
-/// Groups of CPUs; each is read only once, at its first CPU.
+/// Groups of CPUs. Each group is read only once, for its first CPU.
 #[derive(Debug, Default)]
 struct Neighbours {
     read: Vec<CpuSet>,
 }
 
 impl Neighbours {
-    /// Returns the group of a CPU: only the CPU itself if the kernel does not report a group.
+    /// Returns the group of a CPU; the group is only the CPU itself if the kernel does not report one.
     fn of(
         &mut self,
         cpu: Cpu,
@@ -76,7 +76,7 @@ impl Neighbours {
     }
 }
 
-/// The CPUs that share a CPU's last-level cache, the one with the highest number.
+/// Returns the CPUs that share a CPU's last-level cache, which is the cache with the highest index.
 fn last_level_cache(sysfs: &SysFs, cpu: Cpu) -> Result<Option<CpuSet>, KernelError> {
     let mut last = None;
     for index in 0..=CACHE_INDEX_MAX {
@@ -101,7 +101,7 @@ fn nodes(sysfs: &SysFs) -> Result<BTreeMap<Cpu, NumaNode>, KernelError> {
     Ok(node_of)
 }
 
-/// Reads a file with a list of CPUs; `None` if it does not exist.
+/// Reads a file that contains a list of CPUs; `None` if the file does not exist.
 fn cpus(sysfs: &SysFs, path: &str) -> Result<Option<CpuSet>, KernelError> {
     let Some(text) = sysfs.read_if_any(path)? else { return Ok(None) };
     text.parse().map(Some).map_err(|not: model::cpu_set::NotACpuList| {

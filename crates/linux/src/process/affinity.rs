@@ -1,4 +1,4 @@
-//! The CPUs that a thread of a running process may use.
+//! Reads and sets the CPUs that a thread of a running process may use.
 
 use model::{CpuSet, ProcessKnob, Setting, ThreadId};
 use rustix::io::Errno;
@@ -26,8 +26,8 @@ pub fn read_thread_affinity(id: &ThreadId) -> Result<CpuSet, KernelError> {
 /// Restricts a thread to these CPUs. The kernel ignores CPUs that are not in the thread's cpuset.
 ///
 /// # Errors
-/// Those of [`read_thread_affinity`]; also `EINVAL` if its cpuset has none of the CPUs, and [`Cause::Denied`]
-/// without CAP_SYS_NICE for a thread of another user.
+/// Those of [`read_thread_affinity`]; also `EINVAL` if the thread's cpuset has none of the CPUs, and
+/// [`Cause::Denied`] without CAP_SYS_NICE for a thread of another user.
 pub fn write_thread_affinity(id: &ThreadId, cpus: &CpuSet) -> Result<(), KernelError> {
     PinnedProcess::reopen(&id.process)
         .and_then(|process| {
@@ -40,8 +40,8 @@ pub fn write_thread_affinity(id: &ThreadId, cpus: &CpuSet) -> Result<(), KernelE
                 }
                 other => Cause::Errno(other),
             })?;
-            // The call takes a number, not a pidfd. If the thread still exists afterwards, the call changed
-            // that thread and no other.
+            // The system call takes a tid, not a pidfd. If the thread still exists afterwards, the call
+            // changed that thread and no other.
             confirm(&process, id)
         })
         .map_err(|cause| KernelError {
@@ -50,7 +50,7 @@ pub fn write_thread_affinity(id: &ThreadId, cpus: &CpuSet) -> Result<(), KernelE
         })
 }
 
-/// The CPUs on which the calling thread may run.
+/// Returns the CPUs on which the calling thread may run.
 ///
 /// # Errors
 /// If `/proc` is not mounted.
@@ -72,7 +72,7 @@ pub fn pin_this_thread(cpus: &CpuSet) -> Result<(), KernelError> {
         .map_err(|errno| KernelError::errno(format!("a thread of the test on CPUs {cpus}"), errno))
 }
 
-/// Checks that the thread's number still refers to the observed thread.
+/// Checks that the thread's tid still refers to the observed thread.
 fn confirm(process: &PinnedProcess, id: &ThreadId) -> Result<(), Cause> {
     let mut text = Vec::new();
     process.read(&format!("task/{}/stat", id.tid), &mut text)?;

@@ -1,11 +1,12 @@
-//! `/proc/PID/cgroup`: the place of a process in its service manager's hierarchy.
+//! Interprets `/proc/PID/cgroup`: the place of a process in its service manager's hierarchy.
 
 use model::{Glob, Patterns};
 
-/// The path of a process in the hierarchy that systemd uses: the unified one, or `name=systemd` if cgroup v1
-/// is also mounted. Without either, the first in the list.
+/// Returns the path of a process in the hierarchy that systemd uses: the unified one, or `name=systemd` if
+/// cgroup v1 is also mounted. Without either, the first hierarchy in the list.
 ///
-/// Kernel: 6.18, `kernel/cgroup/cgroup.c` `proc_cgroup_show()`: one line `ID:CONTROLLERS:PATH` for each hierarchy.
+/// Kernel: 6.18, `kernel/cgroup/cgroup.c` `proc_cgroup_show()`: one line `ID:CONTROLLERS:PATH` for each
+/// hierarchy.
 pub(crate) fn path(text: &str) -> Option<&str> {
     let lines = || {
         text.lines().filter_map(|line| {
@@ -14,7 +15,7 @@ pub(crate) fn path(text: &str) -> Option<&str> {
         })
     };
     let of = |controllers: &str| lines().find(|(c, _)| *c == controllers).map(|(_, path)| path);
-    // A hybrid host has both hierarchies, and the unified one then has only the root cgroup.
+    // A hybrid host has both hierarchies; the unified hierarchy then contains only the root cgroup.
     let chosen = [of("").filter(|path| *path != "/"), of("name=systemd"), of("")];
     chosen.into_iter().flatten().next().or_else(|| lines().next().map(|(_, path)| path))
 }
@@ -41,7 +42,7 @@ pub(crate) fn is_within_any(path: &str, asked: &Patterns) -> bool {
 
 /// Returns the units into which systemd itself has put a process at `path`: its slices, and the one service
 /// or scope in them. systemd delegates cgroups below a service or scope, for example to a user's service
-/// manager or a container; their owner can give them any name.
+/// manager or a container; the owner of a delegated subtree can give its cgroups any name.
 ///
 /// systemd puts `_` before a component that could be mistaken for a file of the kernel (systemd,
 /// `src/basic/cgroup-util.c` `cg_escape()`). In a cgroup namespace, a path begins with one `/..` per level
@@ -77,8 +78,8 @@ pub(crate) fn is_of_any_unit(path: &str, asked: &Patterns) -> bool {
     })
 }
 
-/// Whether a process at `path` belongs to a unit of the system's service manager. As in systemctl, a name
-/// without a type is a service.
+/// Whether a process at `path` belongs to a unit of the system's service manager. A name without a type means
+/// a service, as in systemctl.
 pub(crate) fn is_of_unit(path: &str, unit: &str) -> bool {
     let typed = [".service", ".scope", ".slice"].iter().any(|suffix| unit.ends_with(suffix));
     let unit = if typed { unit.to_owned() } else { format!("{unit}.service") };

@@ -1,8 +1,9 @@
-//! The container and the pod of a process: its cgroup contains the ids, and files of the container runtime
-//! contain the names.
+//! Identifies the container and the pod of a process: its cgroup contains the ids, and files of the container
+//! runtime contain the names.
 //!
-//! Kubernetes: `pkg/kubelet/cm` `cgroup_manager_linux.go` (`kubepods`, `pod` and its uid), `pkg/kubelet/kuberuntime`
-//! `logSymlink()` (`/var/log/containers/POD_NAMESPACE_CONTAINER-ID.log`). Docker: `config.v2.json` of the container.
+//! Kubernetes: `pkg/kubelet/cm` `cgroup_manager_linux.go` (`kubepods`, `pod` and its uid),
+//! `pkg/kubelet/kuberuntime` `logSymlink()` (`/var/log/containers/POD_NAMESPACE_CONTAINER-ID.log`). Docker:
+//! `config.v2.json` of the container.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -13,10 +14,10 @@ use model::Patterns;
 /// The maximum number of containers whose names are read.
 const CONTAINERS_MAX: usize = 16_384;
 
-/// The maximum size of a container's file that is read.
+/// The maximum number of bytes that are read of one container's file.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 
-/// The maximum size of a list of containers that is read.
+/// The maximum number of bytes that are read of a list of containers.
 const LIST_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// The length of a container's id, in hexadecimal digits.
@@ -28,17 +29,17 @@ const SHORT_ID_CHARS: usize = 12;
 /// The container of a process, according to its cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
-    /// The id; `None` for a process that belongs only to a pod.
+    /// The container's id; `None` for a process that belongs only to a pod.
     pub id: Option<String>,
-    /// The uid of its pod; `None` without a pod.
+    /// The uid of the process's pod; `None` without a pod.
     pub pod: Option<String>,
 }
 
 impl Container {
-    /// Parses a cgroup's path; `None` if it belongs to no container and no pod.
+    /// Parses a cgroup's path; `None` if the cgroup belongs to no container and no pod.
     ///
-    /// The outermost container counts. Components below a service or scope for which `is_roots` is false are
-    /// ignored: a user can give the cgroups of a delegated subtree any name.
+    /// The outermost container counts. Components below a service or scope for which `is_roots` returns false
+    /// are ignored: a user can give the cgroups of a delegated subtree any name.
     pub fn of_cgroup(path: &str, is_roots: impl Fn(&str) -> bool) -> Option<Self> {
         let mut found = Self::default();
         let mut end = 0;
@@ -58,16 +59,16 @@ impl Container {
     }
 }
 
-/// Whether only root can create cgroups in this one: it is not delegated to another user. False if that is
-/// unknown.
+/// Whether only root can create cgroups below this one, because it is not delegated to another user. False if
+/// that is unknown.
 pub(crate) fn belongs_to_root(cgroup: &str) -> bool {
     use std::os::unix::fs::MetadataExt;
     let found = super::place::MOUNTS.iter().find_map(|at| std::fs::metadata(format!("{at}{cgroup}")).ok());
     found.is_some_and(|directory| directory.uid() == 0)
 }
 
-/// The name of a process's container, or the beginning of its id, from the text of its `/proc/PID/cgroup`.
-/// `names` is filled at the first use.
+/// Returns the name of a process's container, or the beginning of the container's id, from the text of
+/// `/proc/PID/cgroup`. `names` is filled at the first use.
 pub(crate) fn container_of(cgroup: &str, names: &mut Option<Names>) -> Option<String> {
     let container = Container::of_cgroup(super::cgroup::path(cgroup)?, belongs_to_root)?;
     let names = names.get_or_insert_with(|| Names::read(Path::new("/")));
@@ -75,7 +76,8 @@ pub(crate) fn container_of(cgroup: &str, names: &mut Option<Names>) -> Option<St
     names.of(&container).or_else(short)
 }
 
-/// The id at the end of a component of a cgroup's path: `cri-containerd-ID.scope`, `docker-ID.scope`, `ID`.
+/// Finds the id at the end of a component of a cgroup's path, such as `cri-containerd-ID.scope`,
+/// `docker-ID.scope`, or `ID`.
 fn id_in(part: &str) -> Option<&str> {
     let part = part.strip_suffix(".scope").unwrap_or(part);
     let start = part.len().checked_sub(ID_CHARS)?;
@@ -84,7 +86,7 @@ fn id_in(part: &str) -> Option<&str> {
     (is_id && (before.is_empty() || before.ends_with(['-', ':']))).then_some(id)
 }
 
-/// The uid in `kubepods-burstable-podUID.slice`, with `_` in place of `-`, or in `podUID`.
+/// Finds the uid in `kubepods-burstable-podUID.slice`, where `_` stands for `-`, or in `podUID`.
 fn pod_in(part: &str) -> Option<String> {
     let part = part.strip_suffix(".slice").unwrap_or(part);
     let uid = part.strip_prefix("pod").or_else(|| part.rsplit_once("-pod").map(|(_, uid)| uid))?;
@@ -107,12 +109,13 @@ pub struct Names {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ContainerName {
     name: String,
-    /// The namespace and the name of its pod.
+    /// The namespace and the name of the container's pod.
     pod: Option<(String, String)>,
 }
 
 impl Names {
-    /// Reads the files below `root`, which is `/` or the root of a recorded host. Missing files are ignored.
+    /// Reads the runtimes' files below `root`, which is `/` or the root of a recorded host. Missing files are
+    /// ignored.
     pub fn read(root: &Path) -> Self {
         let mut names = Self::default();
         for name in listed(&root.join("var/log/containers")) {
@@ -165,7 +168,7 @@ impl Names {
         }
     }
 
-    /// Parses the name of a log file: `cart-7d9f_shop_server-ID.log`
+    /// Parses the name of a log file, such as `cart-7d9f_shop_server-ID.log`.
     fn log_of_container(&mut self, name: &str) {
         let Some(name) = name.strip_suffix(".log") else { return };
         let Some((names, id)) = name.rsplit_once('-') else { return };
@@ -178,7 +181,7 @@ impl Names {
         self.containers.insert(id.to_owned(), name);
     }
 
-    /// Whether a container is one of the requested ones: by name, by id, or by the beginning of its id.
+    /// Whether the patterns request a container: by its name, its id, or the beginning of its id.
     pub fn is_container(&self, container: &Container, asked: &Patterns) -> bool {
         let Some(id) = &container.id else { return false };
         let begins = |text: &str| text.len() >= SHORT_ID_CHARS && id.starts_with(text);
@@ -187,7 +190,7 @@ impl Names {
             || self.containers.get(id).is_some_and(|known| asked.meet(&known.name))
     }
 
-    /// Whether a container's pod is one of the requested ones: by name, by namespace and name, or by its uid.
+    /// Whether the patterns request a container's pod: by its name, its namespace and name, or its uid.
     pub fn is_pod(&self, container: &Container, asked: &Patterns) -> bool {
         let of_container = container.id.as_ref().and_then(|id| self.containers.get(id)?.pod.as_ref());
         let of_uid = container.pod.as_ref().and_then(|uid| self.pods.get(uid));
@@ -198,7 +201,7 @@ impl Names {
             })
     }
 
-    /// The name of a container, if a file has it: `shop/cart-7d9f server`, `web`.
+    /// Returns the name of a container, such as `shop/cart-7d9f server` or `web`, if a file contains it.
     pub fn of(&self, container: &Container) -> Option<String> {
         let known = self.containers.get(container.id.as_ref()?)?;
         Some(match &known.pod {
@@ -276,7 +279,7 @@ mod test {
         let nested = format!("/docker/{ID}/docker/{inner}");
         let outermost = Container { id: Some(ID.to_owned()), pod: None };
         assert_eq!(Container::of_cgroup(&nested, |_| true), Some(outermost.clone()));
-        // A runtime that keeps its containers below its own service, which belongs to root.
+        // A runtime may keep its containers below its own service, which belongs to root.
         let path = format!("/system.slice/containerd.service/{ID}");
         assert_eq!(
             Container::of_cgroup(&path, |at| at == "/system.slice/containerd.service"),

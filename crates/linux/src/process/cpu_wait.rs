@@ -1,4 +1,4 @@
-//! How long threads were ready to run but had no CPU, from `/proc/PID/task/TID/schedstat`.
+//! Measures how long threads were ready to run but had no CPU, from `/proc/PID/task/TID/schedstat`.
 
 use std::collections::BTreeMap;
 
@@ -56,8 +56,9 @@ fn read(thread: ThreadId) -> Option<CpuWait> {
     parse(&std::fs::read(path).ok()?)
 }
 
-/// Parses the file. Kernel: 6.18, `fs/proc/base.c` `proc_pid_schedstat()`: time on a CPU, time spent waiting
-/// for one, both in nanoseconds, and how often it was scheduled. All zero without `CONFIG_SCHED_INFO`.
+/// Parses a thread's `schedstat`. Kernel: 6.18, `fs/proc/base.c` `proc_pid_schedstat()`: time on a CPU, time
+/// spent waiting for a CPU, both in nanoseconds, and how often the thread was scheduled. All zero without
+/// `CONFIG_SCHED_INFO`.
 fn parse(text: &[u8]) -> Option<CpuWait> {
     let mut numbers = std::str::from_utf8(text).ok()?.split_ascii_whitespace().skip(1);
     let mut next = || numbers.next()?.parse().ok();

@@ -1,4 +1,4 @@
-//! The CPUs on which a process's cgroup allows it to run.
+//! Reads the CPUs on which a process's cgroup allows it to run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,17 +13,18 @@ const HIERARCHIES: [(&str, &str, &str); 3] = [
     ("/sys/fs/cgroup/cpuset", "cpuset.effective_cpus", "cpuset"),
 ];
 
-/// The maximum number of levels that are searched upwards for a cgroup with the controller.
+/// The maximum number of levels that are searched upwards for a cgroup that has the controller.
 const LEVELS_MAX: usize = 32;
 
-/// A cache of cgroups' CPU sets: many processes share one.
+/// A cache of the CPU sets of cgroups, because many processes share a cgroup.
 #[derive(Debug, Default)]
 pub(crate) struct Cpusets {
     known: BTreeMap<String, Option<CpuSet>>,
 }
 
 impl Cpusets {
-    /// The set of a process, from its `/proc/PID/cgroup`; `None` if no hierarchy has the controller.
+    /// Returns the CPU set of a process, from its `/proc/PID/cgroup`; `None` if no hierarchy has the
+    /// controller.
     ///
     /// Kernel: Documentation/admin-guide/cgroup-v2.rst, `cpuset.cpus.effective`.
     pub(crate) fn of(&mut self, cgroups: &str) -> Option<CpuSet> {
@@ -39,8 +40,8 @@ impl Cpusets {
     }
 }
 
-/// The path of a process in the hierarchy with this controller; in the unified one if the controller is
-/// empty.
+/// Returns the path of a process in the hierarchy with this controller; an empty controller means the unified
+/// hierarchy.
 fn path_in<'t>(cgroups: &'t str, controller: &str) -> Option<&'t str> {
     cgroups.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
@@ -49,7 +50,7 @@ fn path_in<'t>(cgroups: &'t str, controller: &str) -> Option<&'t str> {
     })
 }
 
-/// Reads the file in the cgroup, or in the nearest ancestor that has it.
+/// Reads the file in the cgroup, or in the nearest ancestor that has the file.
 fn effective(mount: &Path, path: &str, file: &str) -> Option<CpuSet> {
     let whole = mount.join(path.trim_start_matches('/'));
     let above = whole.ancestors().take(LEVELS_MAX).take_while(|level| level.starts_with(mount));
@@ -57,8 +58,8 @@ fn effective(mount: &Path, path: &str, file: &str) -> Option<CpuSet> {
     text.parse().ok().filter(|cpus: &CpuSet| !cpus.is_empty())
 }
 
-/// The CPUs of isolated cpuset partitions; empty before Linux 6.7. Kernel: 6.7, `kernel/cgroup/cpuset.c`
-/// `isolated_cpus_show()`.
+/// Reads the CPUs of isolated cpuset partitions; empty before Linux 6.7. Kernel: 6.7,
+/// `kernel/cgroup/cpuset.c` `isolated_cpus_show()`.
 pub(crate) fn isolated_partitions() -> CpuSet {
     let files = ["/sys/fs/cgroup/cpuset.cpus.isolated", "/sys/fs/cgroup/unified/cpuset.cpus.isolated"];
     let text = files.iter().find_map(|file| std::fs::read_to_string(file).ok());

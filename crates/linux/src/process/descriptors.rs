@@ -34,8 +34,8 @@ impl FdKind {
     /// Parses the text of a link in `/proc/PID/fd`.
     ///
     /// Kernel: 6.18, `net/socket.c` `sockfs_dname()`, `fs/eventpoll.c` `do_epoll_create()`,
-    /// `io_uring/io_uring.c` `io_uring_get_file()`. A path cannot look like one of these, because it begins
-    /// with `/`. Only the link of a dmabuf begins with `/` too: `drivers/dma-buf/dma-buf.c`
+    /// `io_uring/io_uring.c` `io_uring_get_file()`. A path begins with `/`, so it cannot look like one of
+    /// these texts. Only the link of a dmabuf begins with `/` too: `drivers/dma-buf/dma-buf.c`
     /// `dmabuffs_dname()`.
     fn parse(text: &[u8]) -> Self {
         match text {
@@ -47,17 +47,17 @@ impl FdKind {
     }
 }
 
-/// The inode of a socket, from `socket:[INODE]`.
+/// Parses the inode of a socket in `socket:[INODE]`.
 pub(super) fn socket_inode(text: &[u8]) -> Option<u64> {
     let digits = text.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Duplicates a process's descriptor, which must be of this kind; `Gone` if the descriptor now refers to
-/// another file.
+/// Duplicates a descriptor of a process if it refers to a file of this kind; returns `Gone` if the descriptor
+/// now refers to another file.
 pub(super) fn duplicate_if(process: &PinnedProcess, fd: Fd, kind: FdKind) -> Result<OwnedFd, Cause> {
     let file = process.duplicate(fd)?;
-    // Check our own copy: the process may reuse its number at any time.
+    // Check our own copy, because the process may reuse the descriptor's number at any time.
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let link = rustix::fs::readlink(path, Vec::new()).map_err(Cause::Errno)?;
     if FdKind::parse(link.as_bytes()) == kind {
@@ -68,8 +68,8 @@ pub(super) fn duplicate_if(process: &PinnedProcess, fd: Fd, kind: FdKind) -> Res
 }
 
 /// Lists the descriptors of a process that are sockets, epolls, io_urings or dmabufs, in ascending order. A
-/// descriptor that is closed meanwhile is omitted. Threads that do not share the first thread's descriptors
-/// are not read.
+/// descriptor that is closed in the meantime is omitted. Threads that do not share the first thread's
+/// descriptors are not read.
 pub(crate) fn descriptors(process: &PinnedProcess) -> Result<Vec<(Fd, FdKind)>, Cause> {
     let mut found = Vec::new();
     let mut refused = None;
@@ -94,7 +94,8 @@ pub(crate) fn descriptors(process: &PinnedProcess) -> Result<Vec<(Fd, FdKind)>, 
 }
 
 fn link(process: &PinnedProcess, fd: u32) -> Result<FdKind, Errno> {
-    /// Longer than any relevant link: `socket:[` and 20 digits. A longer one is cut, and is irrelevant.
+    /// This length exceeds that of any relevant link, which has `socket:[` and up to 20 digits. A longer link
+    /// is cut, and is irrelevant.
     const LINK_BYTES: usize = 64;
     const PATH_BYTES: usize = 16;
     let mut path = [0; PATH_BYTES];

@@ -1,4 +1,4 @@
-//! The epolls of running processes: their busy-poll parameters and what they watch.
+//! Reads and sets the busy-poll parameters of running processes' epolls, and reads what the epolls watch.
 
 use std::os::fd::OwnedFd;
 
@@ -27,7 +27,8 @@ pub fn read_epoll(id: &EpollId) -> Result<EpollParams, KernelError> {
         .map_err(|cause| KernelError { what: format!("{id}: busy_poll usecs/budget/prefer"), cause })
 }
 
-/// Sets the busy-poll parameters of an epoll of a running process. They take effect at its next `epoll_wait`.
+/// Sets the busy-poll parameters of an epoll of a running process. They take effect at the next `epoll_wait`
+/// on the epoll.
 ///
 /// # Errors
 /// Those of [`read_epoll`]; also [`Cause::Denied`] for a budget above 64 without CAP_NET_ADMIN.
@@ -50,7 +51,8 @@ pub(crate) fn params_if_any(process: &PinnedProcess, fd: Fd) -> Result<Option<Ep
     }
 }
 
-/// Lists the epolls of a process. This process reads them itself: it duplicates the descriptor of each.
+/// Lists the epolls of a process without the attach service or a worker: this process duplicates the
+/// descriptor of each epoll.
 ///
 /// # Errors
 /// [`Cause::Gone`] if the process has exited; EACCES without permission to inspect it.
@@ -58,7 +60,8 @@ pub fn epolls_of(id: &ProcessId) -> Result<EpollsOf, KernelError> {
     let read = || {
         let process = PinnedProcess::reopen(id)?;
         let epolls = descriptors(&process)?.into_iter().filter(|(_, link)| *link == FdKind::Epoll);
-        // The parameters are missing if the epoll was closed meanwhile, or reading them is not permitted.
+        // The parameters are missing if the epoll was closed in the meantime, or if reading them is not
+        // permitted.
         let read = |(fd, _)| (fd, params_if_any(&process, fd).unwrap_or(None));
         Ok(epolls.take(EPOLLS_MAX).map(read).collect())
     };
@@ -107,7 +110,7 @@ fn set_params(epoll: OwnedFd, wanted: EpollParams) -> Result<(), Cause> {
     })
 }
 
-/// The feature that a kernel lacks if it refuses to wait for events only.
+/// The name of the feature that a kernel lacks if it refuses to wait for events only.
 const EVENTS_ONLY_NEEDS: &str = "EPOLL_PARAMS_F_EVENTS_ONLY";
 
 /// Whether a kernel that can wait for events only would accept this combination of parameters.
@@ -121,8 +124,8 @@ fn goes_together(wanted: EpollParams) -> bool {
 
 /// Converts an error of the ioctl on a file that is known to be an epoll.
 ///
-/// Kernel: 6.9, `fs/eventpoll.c` `ep_eventpoll_ioctl()`, `ep_eventpoll_bp_ioctl()`; before, epolls had no
-/// ioctl.
+/// Kernel: 6.9, `fs/eventpoll.c` `ep_eventpoll_ioctl()`, `ep_eventpoll_bp_ioctl()`; on earlier kernels epolls
+/// had no ioctl.
 fn absent_or(errno: Errno) -> Cause {
     match errno {
         Errno::NOTTY => Cause::Absent { needs: "EPIOCSPARAMS".to_owned(), since: Some(since::EPOLL_PARAMS) },
@@ -131,14 +134,14 @@ fn absent_or(errno: Errno) -> Cause {
     }
 }
 
-/// The files that an epoll watches, from its fdinfo.
+/// The files that an epoll watches, from the epoll's fdinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WatchedFiles {
-    /// The epoll's own inode, which all epolls share. Kernel: 5.14.
+    /// The epoll's own inode number, which is the same for all epolls. Kernel: 5.14.
     pub(crate) inode: Option<u64>,
-    /// The descriptors that it watches.
+    /// The descriptors that the epoll watches.
     pub(crate) members: Vec<Membership>,
-    /// The number of lines that could not be parsed.
+    /// The number of lines of the fdinfo that could not be parsed.
     pub(crate) unreadable: usize,
 }
 
@@ -163,7 +166,7 @@ impl WatchedFiles {
     }
 }
 
-/// Parses the rest of a line after `tfd:`. The number is decimal, the inode hexadecimal.
+/// Parses the rest of a line after `tfd:`. The descriptor is decimal, the inode hexadecimal.
 fn membership(line: &[u8]) -> Option<Membership> {
     let text = std::str::from_utf8(line).ok()?;
     let mut fields = text.split_ascii_whitespace();

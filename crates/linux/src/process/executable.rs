@@ -15,17 +15,18 @@ use sys::error::Cause;
 
 use super::pinned::{PinnedProcess, unreadable};
 
-/// The directories in which a bare name is searched, in addition to the executable's directory.
+/// The directories in which a bare file name is searched, in addition to the directory of the process's
+/// executable.
 const PROGRAMS: [&str; 6] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin"];
 
-/// The roots to which a policy's paths may refer: our own, and that of process 1 if netpolicy runs in a
-/// container that sees the host's processes.
+/// The root directories to which a policy's paths may refer: our own, and that of process 1 if netpolicy runs
+/// in a container that sees the host's processes.
 const OURS: [&str; 2] = ["/", "/proc/1/root"];
 
-/// The maximum number of paths that a search caches.
+/// The maximum number of paths whose files a search caches.
 const PATHS_MAX: usize = 4096;
 
-/// The maximum number of symbolic links in a path, the same as in the kernel: `include/linux/namei.h`
+/// The maximum number of symbolic links in a path, the same as the kernel's: `include/linux/namei.h`
 /// `MAXSYMLINKS`.
 const LINKS_MAX: usize = 40;
 
@@ -38,7 +39,7 @@ struct FileId {
 
 /// The executable of a process.
 pub(super) struct Executable {
-    /// The path in the process's mount namespace.
+    /// The executable's path in the process's mount namespace.
     path: String,
     file: FileId,
     /// Whether the file was removed or replaced, as by an upgrade.
@@ -61,8 +62,8 @@ impl Executable {
     }
 }
 
-/// Identifies a file, and returns its number of hard links. It does not query the file system's server, which
-/// may be the process itself and never answer.
+/// Identifies a file, and returns its number of hard links. This does not query the file system's server,
+/// which may be the process itself and never answer.
 fn file_id(file: &OwnedFd) -> Result<(FileId, u32), Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = statx(file, "", flags, StatxFlags::INO | StatxFlags::NLINK)?;
@@ -70,7 +71,7 @@ fn file_id(file: &OwnedFd) -> Result<(FileId, u32), Errno> {
     Ok((FileId { device, inode: found.stx_ino }, found.stx_nlink))
 }
 
-/// A cache of the files behind the paths of a search.
+/// A cache of the files to which the paths of a search lead.
 #[derive(Debug, Default)]
 pub(super) struct Executables {
     known: BTreeMap<String, [Option<FileId>; 2]>,
@@ -80,8 +81,9 @@ impl Executables {
     /// Whether a process runs the requested executable.
     ///
     /// A path, or a pattern of paths, refers to files in the policy's own mount namespace. If `in_container`
-    /// is set, because the section names a container, it may also refer to files in the container's mount
-    /// namespace. A bare name matches every executable with this file name, whoever wrote it.
+    /// is set, because the section names a container, the path may also refer to files in the container's
+    /// mount namespace. A bare name matches every executable with this file name, no matter who wrote the
+    /// file.
     pub(super) fn is_run_by(
         &mut self,
         process: &PinnedProcess,
@@ -113,7 +115,7 @@ impl Executables {
 
     /// Whether the path of a process's executable leads to the same file in our own mount namespace. An
     /// executable that was replaced while the process ran is accepted if it is on the same file system as its
-    /// replacement, unless the process is in another user namespace, in which it can mount any directory over
+    /// replacement, unless the process is in another user namespace, where it can mount any directory over
     /// any other.
     fn is_ours(&mut self, exe: &Executable, process: &PinnedProcess) -> Result<bool, Cause> {
         Ok(self.lookup(&exe.path)?.into_iter().flatten().any(|ours| {
@@ -122,8 +124,8 @@ impl Executables {
         }))
     }
 
-    /// Whether a path leads to the executable, following symbolic links: Debian's `redis-server` is a link to
-    /// `redis-check-rdb`.
+    /// Whether a path leads to the executable, possibly by symbolic links: Debian's `redis-server` is a link
+    /// to `redis-check-rdb`.
     fn leads_to(
         &mut self,
         path: &str,
@@ -145,7 +147,7 @@ impl Executables {
         let mut found = [None; 2];
         for (root, found) in OURS.into_iter().zip(&mut found) {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            // The daemon may not inspect process 1 if it uses the attach service.
+            // A daemon that uses the attach service may not inspect process 1.
             let Ok(root) = openat(CWD, root, flags, Mode::empty()) else { continue };
             *found = resolve_in(root, path).map_err(unreadable)?;
         }
@@ -156,7 +158,7 @@ impl Executables {
     }
 }
 
-/// The path by which a process was started, if its executable has another name: Debian's
+/// Returns the path by which a process was started if its executable has another name: Debian's
 /// `/usr/bin/redis-server` is a link to `redis-check-rdb`. `None` if the names agree, no such link is found,
 /// or the process cannot be read.
 pub fn started_as(pid: Pid) -> Option<String> {
@@ -173,15 +175,15 @@ pub fn started_as(pid: Pid) -> Option<String> {
     paths.find(|path| executables.leads_to(path, &exe, &process, in_container).unwrap_or(false))
 }
 
-/// Resolves a path below a root directory, without leaving it by absolute links or `..`; `None` if there is
-/// no such file.
+/// Resolves a path below a root directory, without leaving that directory by absolute links or `..`; `None`
+/// if there is no such file.
 ///
 /// `openat2` with `RESOLVE_IN_ROOT` would do the same, but systemd's `RestrictSUIDSGID=` denies the whole
 /// system call (ENOSYS), and both of netpolicy's units set that option: `src/shared/seccomp-util.c`
 /// `seccomp_restrict_suid_sgid()`.
 ///
 /// # Errors
-/// The kernel's error, except for a path that leads nowhere.
+/// The kernel's error, unless it shows that the path leads to no file.
 fn resolve_in(root: OwnedFd, path: &str) -> Result<Option<FileId>, Errno> {
     match walk(root, path) {
         Ok(file) => file_id(&file).map(|(id, _)| Some(id)),
@@ -204,14 +206,15 @@ fn resolve_in_foreign(root: OwnedFd, path: &str) -> Result<Option<FileId>, Errno
     match openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how) {
         Ok(file) => file_id(&file).map(|(id, _)| Some(id)),
         Err(Errno::NOSYS) => resolve_in(root, path),
-        // Not in the cache; the executable of a running process would be.
+        // The path is not in the cache, so it is not the executable of a running process, which would be
+        // there.
         Err(_) => Ok(None),
     }
 }
 
 fn walk(root: OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // The remaining components, the next one last.
+    // The remaining components in reverse order: the next one is last.
     let mut left: Vec<String> = components(path);
     let mut way = vec![root];
     let mut links = 0;
@@ -222,7 +225,8 @@ fn walk(root: OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
             }
             continue;
         }
-        // Open it as a directory first: only then does the kernel mount autofs file systems on demand.
+        // Open the component as a directory first: only then does the kernel mount autofs file systems on
+        // demand.
         let found = match openat(directory, &name, flags | OFlags::DIRECTORY, Mode::empty()) {
             Err(Errno::NOTDIR | Errno::LOOP) => openat(directory, &name, flags, Mode::empty())?,
             opened => opened?,

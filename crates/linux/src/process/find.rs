@@ -24,8 +24,9 @@ use super::stat::TaskStatus;
 use crate::attach;
 use crate::selection::{Criteria, FoundProcesses};
 
-/// Finds the processes that meet the criteria, by pid. Kernel threads never match. A process whose match
-/// could not be determined is listed in `unread` instead; a process that exited meanwhile is not listed.
+/// Finds the processes that meet the criteria, ordered by pid. Kernel threads never match. A process for
+/// which the criteria could not be checked is listed in `unread` instead; a process that exited in the
+/// meantime is not listed.
 ///
 /// # Errors
 /// If `/proc` cannot be listed, or no criterion is given.
@@ -35,8 +36,8 @@ pub fn find(criteria: &Criteria, unread: &mut Vec<Unread>) -> Result<Vec<Process
     Ok(found)
 }
 
-/// Like [`find`], for each of many criteria, among all processes or only the process `only`. Each process is
-/// read once for all criteria.
+/// Like [`find`], for each of several criteria, among all processes or only for the process `only`. Each
+/// process is read once for all criteria.
 ///
 /// # Errors
 /// Those of [`find`].
@@ -47,8 +48,8 @@ pub fn find_each(all: &[Criteria], only: Option<Pid>) -> Result<Vec<FoundProcess
     if all.is_empty() {
         return Ok(Vec::new());
     }
-    // Use the service: the kernel shows a process's executable, files and namespaces only to privileged
-    // processes.
+    // Use the attach service: the kernel shows a process's executable, files and namespaces only to
+    // privileged processes.
     if let Some(service) = attach::service() {
         return service.find_each(all, only);
     }
@@ -78,14 +79,14 @@ pub fn find_each(all: &[Criteria], only: Option<Pid>) -> Result<Vec<FoundProcess
 }
 
 /// Whether the process with this pid meets the criteria; `None` if that could not be determined. A process
-/// that has exited does not meet them.
+/// that has exited does not meet the criteria.
 pub fn meets(criteria: &Criteria, pid: Pid) -> Option<bool> {
     let (found, unjudged) = find_each(from_ref(criteria), Some(pid)).ok()?.pop()?;
     unjudged.is_empty().then_some(!found.is_empty())
 }
 
 /// Finds the processes that hold any of these sockets, which are given by their inodes. Processes that cannot
-/// be read, and those that exit meanwhile, are omitted.
+/// be read, and processes that exit in the meantime, are omitted.
 ///
 /// # Errors
 /// If `/proc` cannot be listed.
@@ -136,8 +137,8 @@ pub(crate) fn holders_of_kind(kind: FdKind, netns: NetnsId) -> Result<Vec<Proces
     Ok(pids()?.into_iter().filter_map(holds).collect())
 }
 
-/// Finds the processes that hold an AF_XDP socket of a namespace, which is given by its cookie. The processes
-/// may be in other namespaces, as when a pod got the socket from its host. Processes that cannot be read are
+/// Finds the processes that hold an AF_XDP socket of the namespace with this cookie. The processes may be in
+/// other namespaces, for example if a pod got the socket from its host. Processes that cannot be read are
 /// omitted.
 ///
 /// # Errors
@@ -149,8 +150,8 @@ pub(crate) fn holders_of_af_xdp(netns_cookie: Option<u64>) -> Result<Vec<Process
     }
 }
 
-/// Returns those of these processes that hold an AF_XDP socket of a namespace. It duplicates each of their
-/// sockets.
+/// Returns those of the processes `among` that hold an AF_XDP socket of a namespace, after duplicating each
+/// of their sockets.
 pub fn holders_of_af_xdp_among(netns_cookie: Option<u64>, among: &[Pid]) -> Vec<ProcessId> {
     /// Kernel: `include/linux/socket.h` `AF_XDP`.
     const AF_XDP: AddressFamily = AddressFamily::from_raw(44);
@@ -168,22 +169,22 @@ pub fn holders_of_af_xdp_among(netns_cookie: Option<u64>, among: &[Pid]) -> Vec<
     among.iter().copied().filter_map(holds).collect()
 }
 
-/// Data that a search caches for all processes.
+/// Data that a search caches and uses for all processes.
 #[derive(Default)]
 struct Search {
-    /// The sockets of the namespaces seen so far, and all ports that they serve.
+    /// The sockets of the namespaces seen so far, and all ports on which these sockets serve.
     sockets: BTreeMap<NetnsId, (InetSockets, BTreeSet<u16>)>,
     executables: Executables,
-    /// The names of containers and pods; read once, if needed.
+    /// The names of containers and pods, read when a criterion first needs them.
     names: Option<Names>,
     text: Vec<u8>,
 }
 
-/// Data read from one process, for all criteria.
+/// Data that is read once from a process and used for all criteria.
 #[derive(Default)]
 struct Facts {
     uid: Option<u32>,
-    /// The cgroup; the inner `None` if the process has none.
+    /// The cgroup, once it was read; the inner `None` means that the process has none.
     cgroup: Option<Option<String>>,
     executable: Option<Executable>,
     netns: Option<NetnsId>,
@@ -192,7 +193,7 @@ struct Facts {
 }
 
 impl Search {
-    /// Checks whether a process matches, the cheap criteria first.
+    /// Checks whether a process meets the criteria, the cheap ones first.
     fn judge(
         &mut self,
         criteria: &Criteria,
@@ -295,7 +296,7 @@ impl Search {
             }
         };
         let Some((sockets, served)) = self.sockets.get(netns) else { return Ok(false) };
-        // The sockets of a process are read only if any socket of the namespace serves the port.
+        // A process's sockets are read only if some socket of the namespace serves the port.
         if !served.contains(&port) {
             return Ok(false);
         }

@@ -14,7 +14,8 @@ use super::stat::TaskStatus;
 pub enum ProcessOwner {
     /// This user.
     User(u32),
-    /// Any user in another user namespace. One user can have many uids there, so they all count as one owner.
+    /// Any user in another user namespace. One user can have many uids in such namespaces, so they all count
+    /// as one owner.
     OfOtherUserNamespaces,
 }
 
@@ -27,7 +28,7 @@ impl fmt::Display for ProcessOwner {
     }
 }
 
-/// The owner of the process with this pid; `None` if there is none.
+/// Returns the owner of the process with this pid; `None` if there is no such process.
 pub fn owner(pid: Pid) -> Option<ProcessOwner> {
     let read = || {
         let process = PinnedProcess::open(pid)?;
@@ -46,7 +47,7 @@ pub fn owner(pid: Pid) -> Option<ProcessOwner> {
     read().ok()
 }
 
-/// The CPU time of a process, in clock ticks; `None` if there is no such process.
+/// Returns the CPU time of a process, in clock ticks; `None` if there is no such process.
 ///
 /// Kernel: 6.18, `fs/proc/array.c` `do_task_stat()`: fields 14 (utime) and 15 (stime).
 pub fn cpu_ticks(pid: Pid) -> Option<u64> {
@@ -65,7 +66,7 @@ pub fn is_runnable(pid: Pid) -> bool {
 /// The number of the first field after the name, counted from 1 as in proc_pid_stat(5).
 const STATE: usize = 3;
 
-/// The fields after the name.
+/// Returns the fields of a process's `stat` after the name.
 fn fields(pid: Pid) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(')').map(|(_, fields)| fields.to_owned())

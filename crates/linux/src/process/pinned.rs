@@ -1,4 +1,4 @@
-//! A process that is held open: reuse of its pid cannot turn it into another one.
+//! Holds a process open, so that reuse of its pid cannot turn it into another process.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -45,7 +45,7 @@ pub fn is_running(id: &ProcessId) -> bool {
 /// Identifies the kernel thread with this pid, such as one that polls a NAPI.
 ///
 /// # Errors
-/// [`Cause::Gone`] if there is none, [`Cause::Absent`] if it is an ordinary process.
+/// [`Cause::Gone`] if there is no such task, [`Cause::Absent`] if it is an ordinary process.
 pub fn identify_kernel_thread(pid: Pid) -> Result<ThreadId, KernelError> {
     match PinnedProcess::open(pid) {
         Ok(thread) if thread.kernel_thread => {
@@ -58,7 +58,7 @@ pub fn identify_kernel_thread(pid: Pid) -> Result<ThreadId, KernelError> {
 }
 
 /// A process, held by a pidfd and by its directory in `/proc`. Both keep referring to this process after it
-/// has exited, and then report that it is gone.
+/// has exited; from then on, they report that it is gone.
 pub(crate) struct PinnedProcess {
     pub(crate) id: ProcessId,
     /// Whether this is a kernel thread.
@@ -81,7 +81,7 @@ impl PinnedProcess {
         let number = i32::try_from(pid.0).ok().and_then(rustix::process::Pid::from_raw).ok_or_else(gone)?;
         let pidfd = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| match errno {
             Errno::SRCH => gone(),
-            // Kernel: EINVAL until 6.15, ENOENT since; `kernel/pid.c` `pidfd_prepare()`.
+            // Kernel: EINVAL until 6.15, ENOENT in later versions; `kernel/pid.c` `pidfd_prepare()`.
             Errno::INVAL | Errno::NOENT => Cause::Gone(format!("{pid} is a thread, not a process")),
             Errno::NOSYS => absent("pidfd_open", since::PIDFD_OPEN),
             other => Cause::Errno(other),
@@ -138,7 +138,7 @@ impl PinnedProcess {
         }
     }
 
-    /// The directory in `/proc`, opened with `O_PATH`.
+    /// Returns the process's directory in `/proc`, which is opened with `O_PATH`.
     pub(crate) fn directory(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
@@ -148,8 +148,8 @@ impl PinnedProcess {
         read_at(self.directory.as_fd(), path, into).map_err(unreadable)
     }
 
-    /// The path of its executable in its mount namespace. An executable that was replaced since, as by an
-    /// upgrade, keeps its former path.
+    /// Returns the path of the process's executable in its mount namespace. An executable that was replaced
+    /// since the process started, as by an upgrade, keeps its former path.
     pub(crate) fn executable(&self) -> Result<String, Cause> {
         let link = readlinkat(self.directory.as_fd(), "exe", Vec::new()).map_err(unreadable)?;
         let path = link.to_string_lossy();
@@ -162,7 +162,8 @@ impl PinnedProcess {
         openat(self.directory.as_fd(), path, flags, Mode::empty()).map_err(unreadable)
     }
 
-    /// Whether the process is in our user namespace, so that its capabilities are valid here. If unknown, false.
+    /// Whether the process is in our user namespace, so that its capabilities are valid here. Returns false
+    /// if that is unknown.
     pub(crate) fn is_in_our_user_namespace(&self) -> bool {
         let theirs = statat(self.directory.as_fd(), "ns/user", AtFlags::empty());
         let ours = statat(CWD, "/proc/self/ns/user", AtFlags::empty());
@@ -176,7 +177,7 @@ impl PinnedProcess {
         Netns::of_file(file, format!("/proc/{}/ns/net", self.id.pid).into()).map_err(|error| error.cause)
     }
 
-    /// Calls `each` with the number of every numeric entry in one of its directories in `/proc`, until it
+    /// Calls `each` with every numeric name in one of the process's directories in `/proc`, until `each`
     /// returns false.
     pub(crate) fn numbers(&self, path: &str, each: impl FnMut(u32) -> bool) -> Result<(), Cause> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -204,11 +205,12 @@ pub fn pids() -> Result<Vec<Pid>, KernelError> {
     Ok(pids)
 }
 
-/// The privilege that is required for inspecting another user's process on this host. Some calls report a
-/// security module's EACCES as EPERM.
+/// Describes the privilege that is required for inspecting another user's process on this host. Some calls
+/// report a security module's EACCES as EPERM.
 ///
-/// Kernel: 6.18, `kernel/ptrace.c` `__ptrace_may_access()`, `security/yama/yama_lsm.c` `yama_ptrace_access_check()`,
-/// `security/apparmor/lsm.c` `apparmor_ptrace_access_check()`, `kernel/pid.c` `__pidfd_fget()`.
+/// Kernel: 6.18, `kernel/ptrace.c` `__ptrace_may_access()`, `security/yama/yama_lsm.c`
+/// `yama_ptrace_access_check()`, `security/apparmor/lsm.c` `apparmor_ptrace_access_check()`, `kernel/pid.c`
+/// `__pidfd_fget()`.
 pub(super) fn ptrace_needs() -> String {
     let needs = "CAP_SYS_PTRACE in the process's user namespace";
     let needs = match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
@@ -218,7 +220,7 @@ pub(super) fn ptrace_needs() -> String {
     sys::lsm::needs_under_confinement(needs)
 }
 
-/// Converts the error if an entry of a process's directory in `/proc` cannot be read.
+/// Converts the error of reading an entry in a process's `/proc` directory.
 pub(super) fn unreadable(errno: Errno) -> Cause {
     match errno {
         Errno::NOENT | Errno::SRCH => Cause::Gone("it has ended".to_owned()),
@@ -231,7 +233,7 @@ fn absent(call: &str, since: KernelVersion) -> Cause {
     Cause::Absent { needs: call.to_owned(), since: Some(since) }
 }
 
-/// Calls `each` with every numeric name in the directory, until it returns false.
+/// Calls `each` with every numeric name in the directory, until `each` returns false.
 fn numbers(directory: BorrowedFd<'_>, mut each: impl FnMut(u32) -> bool) -> Result<(), Errno> {
     let mut space = [MaybeUninit::<u8>::uninit(); READ_BYTES];
     let mut entries = RawDir::new(directory, &mut space);

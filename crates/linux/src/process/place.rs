@@ -1,4 +1,4 @@
-//! The place of a process in the hierarchy of its service manager.
+//! Finds the place of a process in the hierarchy of its service manager.
 
 use model::{Pid, ProcessId};
 use sys::error::KernelError;
@@ -6,8 +6,8 @@ use sys::error::KernelError;
 use super::cgroup;
 use super::pinned::PinnedProcess;
 
-/// The cgroup of a process, such as `/system.slice/memcached.service`; `None` if it is in none. It requires
-/// no privileges.
+/// Returns the cgroup of a process, such as `/system.slice/memcached.service`; `None` if the process is in
+/// none. Requires no privileges.
 ///
 /// # Errors
 /// [`sys::Cause::Gone`] if the process has exited.
@@ -19,13 +19,13 @@ pub fn cgroup_of(process: &ProcessId) -> Result<Option<String>, KernelError> {
     Ok(cgroup::path(&String::from_utf8_lossy(&text)).map(str::to_owned))
 }
 
-/// The possible mount points of systemd's hierarchy: the only unified hierarchy, the unified one of a hybrid
-/// host, or the hierarchy `name=systemd`.
+/// The possible mount points of systemd's hierarchy: the unified hierarchy if it is the only one, the unified
+/// hierarchy of a hybrid host, or the hierarchy `name=systemd`.
 pub(super) const MOUNTS: [&str; 3] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"];
 
-/// The systemd service of which this is the only process, such as `netpolicy.service`; `None` for a process
-/// that was started manually. A process of an sshd session may be in the cgroup of a service, too, but that
-/// cgroup has other processes.
+/// Returns the systemd service of which this is the only process, such as `netpolicy.service`; `None` for a
+/// process that was started manually. A process of an sshd session may be in the cgroup of a service, too,
+/// but that cgroup has other processes.
 pub fn service_of(pid: Pid) -> Option<String> {
     let path = cgroup_of(&super::identify(pid).ok()?).ok()??;
     let members =

@@ -1,4 +1,4 @@
-//! The ports of a process's sockets.
+//! Finds the ports of a process's sockets.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,11 +12,11 @@ use sys::netns::Netns;
 use super::descriptors::{FdKind, descriptors};
 use super::pinned::PinnedProcess;
 
-/// The state and local port of each socket of a process that is in this list; UDP sockets with a peer are
-/// omitted.
+/// Returns the state and local port of each socket of a process that is in this list; UDP sockets with a peer
+/// are omitted.
 ///
 /// # Errors
-/// [`sys::Cause::Gone`] if it has exited; EACCES without permission to inspect it.
+/// [`sys::Cause::Gone`] if the process has exited; EACCES without permission to inspect it.
 fn ports_of(pid: Pid, sockets: &InetSockets) -> Result<Vec<(SocketState, u16)>, KernelError> {
     let wrong = |cause| KernelError { what: format!("the sockets of process {pid}"), cause };
     let process = PinnedProcess::open(pid).map_err(wrong)?;
@@ -32,9 +32,9 @@ fn ports_of(pid: Pid, sockets: &InetSockets) -> Result<Vec<(SocketState, u16)>, 
 /// The ports on which processes receive requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListeningPorts {
-    /// The ports of their TCP listeners.
+    /// The ports of the processes' TCP listeners.
     pub tcp: BTreeSet<u16>,
-    /// The ports of their UDP sockets without a peer.
+    /// The ports of the processes' UDP sockets that have no peer.
     pub udp: BTreeSet<u16>,
 }
 
@@ -62,7 +62,7 @@ pub fn listening(processes: &[Pid], netns: &Netns) -> Result<ListeningPorts, Ker
     Ok(found)
 }
 
-/// The number of TCP connections at these ports of a namespace that a process has open.
+/// Returns the number of TCP connections at these ports of a namespace that a process has open.
 ///
 /// # Errors
 /// If the kernel does not list the sockets.

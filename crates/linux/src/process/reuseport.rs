@@ -1,4 +1,4 @@
-//! How connections are distributed to the listeners at one address.
+//! Reads and changes how connections are distributed to the listeners at one address.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,11 +15,12 @@ use super::PinnedProcess;
 /// bound to different devices.
 const TWO_GROUPS: &str = "two groups of sockets have this address: of two users, or bound to two devices";
 
-/// Reads how connections are distributed to the listeners of a group. Devices are named as in `like`.
+/// Reads how connections are distributed to the listeners of a group. Devices get the names that they have in
+/// `like`.
 ///
 /// # Errors
-/// [`Cause::Gone`] if no socket listens there with `SO_REUSEPORT` any more, [`Cause::Absent`] if BPF cannot
-/// read it.
+/// [`Cause::Gone`] if no socket listens at the address with `SO_REUSEPORT` any more, [`Cause::Absent`] if BPF
+/// cannot read the distribution.
 pub(crate) fn read_spread(group: &ListenerGroup, like: &Spread) -> Result<Spread, KernelError> {
     let names: BTreeMap<IfIndex, Label> =
         like.devices().into_iter().map(|device| (device.ifindex, device.name)).collect();
@@ -117,7 +118,7 @@ fn spread(
     Ok((Spread::Queues(lists.collect()), Some(program.counts()?)))
 }
 
-/// Lists the descriptors of the group's sockets; there is at least one.
+/// Lists the descriptors of the group's sockets; the list is never empty.
 fn members(group: &ListenerGroup) -> Result<Vec<FoundListener>, KernelError> {
     let what = || format!("{group}: reuseport");
     let mut found = ListenerScanner::load()?.all()?;

@@ -1,4 +1,5 @@
-//! The io_urings of running processes: whether they busy-poll, and whether that can be set from outside.
+//! Reads and sets the busy polling of running processes' io_urings, and determines whether it can be set from
+//! outside.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -13,12 +14,13 @@ use super::pinned::PinnedProcess;
 /// for a submission.
 const FDINFO_READS_MAX: usize = 16;
 
-/// Reads the busy-poll parameters of an io_uring of a running process; `None` if it does not busy-poll.
+/// Reads the busy-poll parameters of an io_uring of a running process; `None` if the io_uring does not
+/// busy-poll.
 ///
 /// # Errors
 /// [`Cause::Gone`] if the process has exited or the descriptor is no longer an io_uring, [`Cause::Absent`] on
-/// a kernel that does not report it (before 6.12), [`Cause::Denied`] without permission to inspect the
-/// process.
+/// a kernel that does not report the parameters (before 6.12), [`Cause::Denied`] without permission to
+/// inspect the process.
 pub fn read_ring_napi(id: &RingId) -> Result<Option<RingNapi>, KernelError> {
     PinnedProcess::reopen(&id.process)
         .and_then(|process| duplicate_if(&process, id.fd, FdKind::IoUring))
@@ -51,14 +53,14 @@ pub fn write_ring_napi(id: &RingId, wanted: Option<RingNapi>) -> Result<(), Kern
 /// Ends a ring's busy polling permanently.
 ///
 /// Unregistering alone is not enough: the NAPIs that the ring has found stay in its list, and as long as the
-/// list is not empty, each wait polls them once. They expire only after 60 times `SEC_CONVERSION` jiffies,
-/// which is years. Registering with static tracking, for NAPIs that the application names, empties the list
-/// and stops the ring from adding NAPIs itself. A request that was looking up its NAPI meanwhile may still
-/// have added one, so the list is emptied twice.
+/// list is not empty, each wait polls the NAPIs once. They expire only after 60 times `SEC_CONVERSION`
+/// jiffies, which is years. Registering with static tracking, in which the application names the NAPIs,
+/// empties the list and stops the ring from adding NAPIs itself. A request that was looking up its NAPI at
+/// the same time may still have added it, so the list is emptied twice.
 ///
 /// Kernel: 6.17, `io_uring/napi.c` `io_unregister_napi()`, `dynamic_tracking_do_busy_loop()`,
 /// `io_napi_register_napi()`, `__io_napi_add_id()`, and `io_uring/napi.h` `io_napi()`. 7.3 empties the list
-/// when it unregisters, and checks under its lock whether a NAPI may still be added.
+/// when it unregisters, and checks under the list's lock whether a NAPI may still be added.
 fn end_polling(ring: &OwnedFd) -> Result<(), Cause> {
     if !sys::io_uring::tracks_by_name(ring).map_err(refusal)? {
         return Err(forgets_no_napi());
@@ -69,7 +71,7 @@ fn end_polling(ring: &OwnedFd) -> Result<(), Cause> {
     sys::io_uring::unregister_napi(ring).map_err(refusal)
 }
 
-/// The error for a ring that cannot be made to stop polling.
+/// Returns the error for a ring that cannot be made to stop polling.
 fn forgets_no_napi() -> Cause {
     Cause::Absent {
         needs: "IO_URING_NAPI_TRACKING_STATIC: without it a ring that has polled once continues to poll, even after IORING_UNREGISTER_NAPI"
@@ -85,7 +87,8 @@ fn why_closed(ring: &OwnedFd, napi: Option<RingNapi>) -> Option<Cause> {
     }
     match sys::io_uring::tracks_by_name(ring) {
         Ok(true) => None,
-        // If a ring already polls, its values are restored later, so it never has to stop polling.
+        // netpolicy later restores the values of a ring that already polls, so that ring never has to stop
+        // polling.
         Ok(false) => napi.is_none().then(forgets_no_napi),
         Err(errno) => Some(refusal(errno)),
     }
@@ -96,9 +99,9 @@ fn why_closed(ring: &OwnedFd, napi: Option<RingNapi>) -> Option<Cause> {
 pub(crate) struct Observed {
     /// The busy-poll parameters.
     pub(crate) napi: Option<RingNapi>,
-    /// The number of its registered files that are sockets.
+    /// The number of the io_uring's registered files that are sockets.
     pub(crate) registered_sockets: usize,
-    /// Why its busy polling cannot be set from outside; `None` if it can.
+    /// Why the io_uring's busy polling cannot be set from outside; `None` if it can.
     pub(crate) closed: Option<String>,
 }
 
@@ -147,7 +150,7 @@ struct Fdinfo(String);
 enum Polling {
     /// The ring does not poll.
     Off,
-    /// The ring polls the NAPIs that its sockets receive from.
+    /// The ring polls the NAPIs from which its sockets receive.
     Dynamic(RingNapi),
     /// The ring polls the NAPIs that its application names. Kernel: 6.13, `IO_URING_NAPI_TRACKING_STATIC`.
     Static,
@@ -168,13 +171,13 @@ impl Fdinfo {
         Err(Cause::Errno(Errno::BUSY))
     }
 
-    /// Returns the text after `name` and a colon.
+    /// Returns the text after `name` and a colon in the fdinfo.
     fn value(&self, name: &str) -> Option<&str> {
         let mut lines = self.0.lines();
         lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
     }
 
-    /// How the ring finds the NAPIs that it polls.
+    /// Returns how the ring finds the NAPIs that it polls.
     fn polling(&self) -> Result<Polling, Cause> {
         let malformed = |name: &str| Cause::Malformed(format!("{name} in an io_uring's fdinfo"));
         match (self.value("NAPI"), self.value("napi tracking")) {
@@ -196,7 +199,8 @@ impl Fdinfo {
         }
     }
 
-    /// The number of registered files that are sockets: the lines `INDEX: socket:[INODE]` below `UserFiles`.
+    /// Returns the number of registered files that are sockets: the lines `INDEX: socket:[INODE]` below
+    /// `UserFiles`.
     fn registered_sockets(&self) -> usize {
         let below = self.0.lines().skip_while(|line| !line.starts_with("UserFiles:")).skip(1);
         let files = below.take_while(|line| line.starts_with(' '));
@@ -206,7 +210,7 @@ impl Fdinfo {
 }
 
 impl Polling {
-    /// The part of the busy-poll parameters that can be set, and restored, from outside.
+    /// Returns those busy-poll parameters that can be set, and restored, from outside.
     fn dynamic(self) -> Result<Option<RingNapi>, Cause> {
         match self {
             Self::Off => Ok(None),

@@ -1,9 +1,9 @@
-//! Recognises that two processes share an epoll: a child inherits its parent's epolls.
+//! Determines whether two processes share an epoll: a child inherits its parent's epolls.
 
 use model::EpollId;
 
-/// Whether two ids refer to the same epoll. False if the kernel does not report it (`CONFIG_KCMP`), or if one
-/// of them is gone.
+/// Whether two ids refer to the same epoll. False if the kernel does not report that (`CONFIG_KCMP`), or if
+/// one of the epolls is gone.
 pub fn same_epoll(a: EpollId, b: EpollId) -> bool {
     match crate::attach::inspector() {
         Some(inspector) => inspector.same_epoll(a, b),
@@ -11,8 +11,8 @@ pub fn same_epoll(a: EpollId, b: EpollId) -> bool {
     }
 }
 
-/// Like [`same_epoll`], but the comparison always runs in this process. The call blocks while one of the two
-/// processes executes another program.
+/// Like [`same_epoll`], but always compares in this process. The call blocks while one of the two processes
+/// executes another program.
 ///
 /// Kernel: 6.18, `kernel/kcmp.c` `kcmp_lock()`.
 pub fn is_same_epoll(a: EpollId, b: EpollId) -> bool {

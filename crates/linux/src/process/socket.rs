@@ -1,4 +1,4 @@
-//! The busy-poll parameters of single sockets of running processes.
+//! Reads and sets the busy-poll parameters of single sockets of running processes.
 
 use std::cell::OnceCell;
 use std::os::fd::OwnedFd;
@@ -26,8 +26,8 @@ pub fn read_socket(id: &SocketId) -> Result<SocketPolling, KernelError> {
     copy(id).and_then(|socket| polling(&socket)).map_err(|cause| KernelError { what: what(id), cause })
 }
 
-/// Reads the budget of a socket's polls, by BPF: `getsockopt` does not report it. It requires no permission
-/// to inspect the process.
+/// Reads the budget of a socket's polls by BPF, because `getsockopt` does not report it. Requires no
+/// permission to inspect the process.
 ///
 /// # Errors
 /// [`Cause::Gone`] if the process no longer has such a socket, [`Cause::Absent`] without kernel BTF;
@@ -45,7 +45,8 @@ pub fn read_socket_budget(id: &SocketId) -> Result<u16, KernelError> {
     })
 }
 
-/// Sets the busy-poll parameters of a socket of a running process. They take effect at its next receive.
+/// Sets the busy-poll parameters of a socket of a running process. They take effect at the socket's next
+/// receive.
 ///
 /// # Errors
 /// Those of [`read_socket`]; also [`Cause::Denied`] without CAP_NET_ADMIN.
@@ -56,7 +57,8 @@ pub fn write_socket(id: &SocketId, wanted: SocketPolling) -> Result<(), KernelEr
     })
 }
 
-/// Reads the busy-poll parameters of a socket, without its budget, for observers who hold a copy of it.
+/// Reads the busy-poll parameters of a socket, without its budget, for observers who hold a copy of the
+/// socket's descriptor.
 pub(crate) fn polling(socket: &OwnedFd) -> Result<SocketPolling, Cause> {
     Ok(SocketPolling {
         busy_poll_usecs: sockopt::busy_poll(socket).map_err(absent_or)?,
@@ -74,7 +76,8 @@ fn copy(id: &SocketId) -> Result<OwnedFd, Cause> {
     duplicate_if(&process, id.fd, FdKind::Socket(id.inode))
 }
 
-/// See `plan::order` for the order: `SO_PREFER_BUSY_POLL` keeps interrupts masked.
+/// Sets the parameters in the order that `plan::order` explains: `SO_PREFER_BUSY_POLL` keeps interrupts
+/// masked.
 fn set(socket: &OwnedFd, wanted: SocketPolling) -> Result<(), Cause> {
     if let Some(budget) = wanted.busy_poll_budget {
         sockopt::set_busy_poll_budget(socket, budget).map_err(denied_or)?;
@@ -92,7 +95,7 @@ fn denied_or(errno: Errno) -> Cause {
     }
 }
 
-/// Kernel: 5.11, `net/core/sock.c` `sk_getsockopt()`.
+/// Converts the error of reading a socket option. Kernel: 5.11, `net/core/sock.c` `sk_getsockopt()`.
 fn absent_or(errno: Errno) -> Cause {
     match errno {
         Errno::NOPROTOOPT => Cause::Absent {

@@ -1,20 +1,20 @@
-//! The parts of `/proc/PID/stat` and `/proc/PID/status` that identify a task, its parent, its user and its
-//! CPUs.
+//! Parses the parts of `/proc/PID/stat` and `/proc/PID/status` that identify a task, its parent, its user and
+//! its CPUs.
 
 use model::{CpuSet, Label, Pid};
 
-/// The identity of a task.
+/// The attributes that identify a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) comm: Label,
     /// Whether this is a kernel thread.
     pub(crate) kernel_thread: bool,
-    /// When the process started, in clock ticks since boot.
+    /// When the task started, in clock ticks since boot.
     pub(crate) started: u64,
 }
 
 impl Stat {
-    /// Parses the text of `/proc/PID/stat` or `/proc/PID/task/TID/stat`; `None` if it does not have the
+    /// Parses the text of `/proc/PID/stat` or `/proc/PID/task/TID/stat`; `None` if the text does not have the
     /// kernel's format.
     ///
     /// The name is the only field that a program chooses. It may contain spaces and parentheses, so it ends
@@ -39,20 +39,21 @@ impl Stat {
 /// The parent and the user of a task, and the CPUs that it may run on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TaskStatus {
-    /// The parent; `None` if it is in another pid namespace, or there is none.
+    /// The task's parent; `None` if the parent is in another pid namespace, or there is none.
     pub(crate) parent: Option<Pid>,
     /// The effective user.
     pub(crate) uid: u32,
-    /// The CPUs it may run on.
+    /// The CPUs that the task may run on.
     pub(crate) affinity: CpuSet,
 }
 
 impl TaskStatus {
-    /// Parses the text of `/proc/PID/status` or `/proc/PID/task/TID/status`; `None` if it does not have the
-    /// kernel's format.
+    /// Parses the text of `/proc/PID/status` or `/proc/PID/task/TID/status`; `None` if the text does not have
+    /// the kernel's format.
     ///
-    /// Kernel: 6.18, `fs/proc/array.c` `task_state()` (`PPid`, `Uid`), `task_cpus_allowed()` (`Cpus_allowed_list`). A line
-    /// break in the task's name is escaped there, so a name cannot pass for a line.
+    /// Kernel: 6.18, `fs/proc/array.c` `task_state()` (`PPid`, `Uid`), `task_cpus_allowed()`
+    /// (`Cpus_allowed_list`). The kernel escapes a line break in the task's name, so a name cannot pass for a
+    /// line.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let line = |name: &str| {
             let line = text.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(name.as_bytes()))?;
@@ -71,7 +72,7 @@ mod test {
     use super::*;
     use proptest::prelude::*;
 
-    /// `/proc/PID/stat` of Linux 6.18, for a task with this name.
+    /// Returns the content of `/proc/PID/stat` on Linux 6.18 for a task with this name.
     fn line(comm: &str) -> String {
         format!(
             "812 ({comm}) S 1 812 812 0 -1 4194624 6029 0 12 0 5 14 0 0 20 0 10 0 7731 425349120 1184 18446744073709551615 1 1 0"

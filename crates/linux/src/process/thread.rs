@@ -1,4 +1,4 @@
-//! Looks up running threads by number.
+//! Looks up running threads by their tids.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
@@ -8,13 +8,13 @@ use model::Pid;
 /// The maximum number of threads of one process that are listed.
 const THREADS_MAX: usize = 1 << 16;
 
-/// The name of a thread; `None` if it has exited.
+/// Returns the name of a thread; `None` if the thread has exited.
 pub fn thread_name(tid: u32) -> Option<String> {
     let comm = std::fs::read(format!("/proc/{tid}/comm")).ok()?;
     Some(String::from_utf8_lossy(&comm).trim_end_matches('\n').to_owned())
 }
 
-/// The numbers of a process's threads; none if it has exited.
+/// Returns the tids of a process's threads; none if the process has exited.
 pub fn threads_of(pid: Pid) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads
@@ -23,8 +23,8 @@ pub fn threads_of(pid: Pid) -> Vec<u32> {
         .collect()
 }
 
-/// A path by which other processes, such as our children, can open a file that this process has open, even if
-/// it has no name.
+/// Returns a path by which other processes, such as our children, can open a file that this process has open,
+/// even if the file has no name.
 pub fn path_of_our(file: impl AsFd) -> PathBuf {
     PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_fd().as_raw_fd()))
 }

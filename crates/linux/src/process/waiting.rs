@@ -1,23 +1,24 @@
-//! The system call in which a thread sleeps, from `/proc/PID/task/TID/syscall`.
+//! Determines the system call in which a thread sleeps, from `/proc/PID/task/TID/syscall`.
 
 use model::Fd;
 
-/// The numbers of `epoll_wait`, `epoll_pwait` and `epoll_pwait2`.
+/// The system call numbers of `epoll_wait`, `epoll_pwait` and `epoll_pwait2`.
 #[cfg(target_arch = "x86_64")]
 const EPOLL_WAITS: [u64; 3] = [232, 281, 441];
-/// The numbers of `epoll_pwait` and `epoll_pwait2`; this architecture has no `epoll_wait`.
+/// The system call numbers of `epoll_pwait` and `epoll_pwait2`; this architecture has no `epoll_wait`.
 #[cfg(target_arch = "aarch64")]
 const EPOLL_WAITS: [u64; 2] = [22, 441];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("system call numbers of this architecture are unknown");
 
-/// The descriptor of the epoll that the thread waits on; `None` while it runs or sleeps in another system
-/// call.
+/// Returns the descriptor of the epoll that the thread waits on; `None` while the thread runs or sleeps in
+/// another system call.
 ///
 /// The system call numbers are those of 64-bit programs: a thread of a 32-bit program may wrongly appear to
 /// wait, so the caller must compare the descriptor with the process's epolls.
 ///
-/// Kernel: 6.18, `fs/proc/base.c` `proc_pid_syscall()`: `running`, or the number and then the arguments in hexadecimal.
+/// Kernel: 6.18, `fs/proc/base.c` `proc_pid_syscall()`: `running`, or the number and then the arguments in
+/// hexadecimal.
 pub(crate) fn epoll_waited_on(text: &[u8]) -> Option<Fd> {
     let mut fields = std::str::from_utf8(text).ok()?.split_ascii_whitespace();
     let number: u64 = fields.next()?.parse().ok()?;

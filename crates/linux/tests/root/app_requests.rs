@@ -46,10 +46,10 @@ const ALL: u32 = 0b100_1111;
 const ANYTHING: &[Choice] = &[Choice { uid: None, numbers: ALL }];
 const NOBODY: u32 = 65534;
 
-/// The number of requests by a process that tries to keep a daemon busy.
+/// The number of requests of a process that tries to keep a daemon busy.
 const FLOOD: u32 = 20_000;
 
-/// A BPF file system and a cgroup for one test; both are removed with it.
+/// A BPF file system and a cgroup for one test; dropping this value removes both.
 struct Ground {
     scratch: Scratch,
     pins: PathBuf,
@@ -92,7 +92,7 @@ impl Ground {
         Ok(store)
     }
 
-    /// A command that runs in the cgroup, as a user.
+    /// Returns a command that runs a program in the cgroup, as a user.
     fn inside(&self, uid: u32, program: &Path) -> Command {
         let mut command = Command::new("sh");
         let join = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.cgroup.display());
@@ -104,14 +104,14 @@ impl Ground {
         command
     }
 
-    /// A command that plays a role of this binary in the cgroup.
+    /// Returns a command that plays a role of this binary in the cgroup.
     fn role(&self, uid: u32, role: &str) -> Result<Command, Failed> {
         let mut command = self.inside(uid, &std::env::current_exe()?);
         command.env(ROLE, format!("app-requests {role}"));
         Ok(command)
     }
 
-    /// Returns the output of the role.
+    /// Runs a role and returns its output.
     fn says(&self, uid: u32, role: &str) -> Result<String, Failed> {
         said(&mut self.role(uid, role)?)
     }
@@ -209,7 +209,7 @@ fn a_socket_has_its_policy() -> Result<(), Failed> {
     let store = ground.enabled(ANYTHING)?;
     assert_eq!(ground.says(0, "get set:3 get accepted set:1 get accepted new")?, "0 ok 3 3 ok 1 1 0");
     assert_eq!(said(&mut role_command("app-requests get"))?, unknown, "outside the cgroup");
-    // From outside, a socket with a policy is identified by its inode.
+    // From outside the process, a socket with a policy is identified by its inode.
     let mut subject = Subject::start(&mut ground.role(0, "set:3 hold")?)?;
     assert_eq!(subject.line()?, "ok");
     subject.line()?;
@@ -272,7 +272,7 @@ fn within_what_is_allowed() -> Result<(), Failed> {
 }
 
 fn flooded() -> Result<(), Failed> {
-    /// `app_requests.bpf.c` `REPORTS_MAX`, per second.
+    /// The value of `REPORTS_MAX` in `app_requests.bpf.c`, per second.
     const REPORTS_MAX: u64 = 100;
     let ground = Ground::new("flooded")?;
     let bulk = Choice { uid: None, numbers: 1 << 2 };
@@ -313,7 +313,8 @@ fn other_options_are_the_kernels() -> Result<(), Failed> {
 fn children_inherit() -> Result<(), Failed> {
     let ground = Ground::new("tasks")?;
     let store = ground.enabled(ANYTHING)?;
-    // A shell that creates no socket gets a policy from outside; its children and theirs create sockets.
+    // A shell that creates no socket gets a policy from outside; the shell's children and grandchildren
+    // create sockets.
     let mut shell = Subject::start(
         Command::new("sh")
             .args(["-c", "echo $$ > \"$1/cgroup.procs\"; echo ready; read _; said=$(\"$2\"); echo done; echo $said; read _", "sh"])
@@ -324,7 +325,7 @@ fn children_inherit() -> Result<(), Failed> {
     assert_eq!(shell.line()?, "ready");
     store.set_task(shell.pid(), Some(LATENCY))?;
     assert_eq!(store.tasks()?.get(&shell.pid()), Some(&LATENCY));
-    // The grandchild's listener, created without a request of its own.
+    // The grandchild created a listener without a request for a policy.
     shell.go_on()?;
     assert_eq!(shell.line()?, "3");
     eventually("processes that exited have no policy", || {
@@ -406,7 +407,7 @@ fn example_in_rust() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The numbers in the header, as compiled by the C compiler, compared with those in this crate and the model.
+/// Compares the numbers in the header, as compiled by the C compiler, with those in this crate and the model.
 fn numbers_of_the_header() -> Result<(), Failed> {
     let scratch = Scratch::new("app-requests-numbers")?;
     let program = scratch.path("numbers");
@@ -446,7 +447,7 @@ const TASKS_MAX: u32 = 65_536;
 
 fn full_of_processes() -> Result<(), Failed> {
     use libbpf_rs::{MapCore, MapFlags, MapHandle};
-    /// Above `PID_MAX_LIMIT`: no process has such a pid.
+    /// This value is above `PID_MAX_LIMIT`, so no process has such a pid.
     const FIRST: u32 = 1 << 23;
     let ground = Ground::new("full")?;
     let store = ground.enabled(ANYTHING)?;
@@ -466,7 +467,8 @@ fn full_of_processes() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Kernel: 6.18, `net/core/bpf_sk_storage.c` `bpf_sk_storage_charge()`.
+/// Tests a socket that has no room for more BPF storage. Kernel: 6.18, `net/core/bpf_sk_storage.c`
+/// `bpf_sk_storage_charge()`.
 fn socket_without_room() -> Result<(), Failed> {
     let ground = Ground::new("room")?;
     let store = ground.enabled(ANYTHING)?;

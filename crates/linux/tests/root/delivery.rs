@@ -49,7 +49,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Counts while the server receives requests; returns everything, and the counts of the server's NAPI.
+/// Counts while the server receives requests; returns all counts, and those of the server's NAPI.
 fn counted(server: &AskedServer) -> Result<(Delivered, Option<NapiDelivered>), Failed> {
     /// On a machine whose queues are all polled often, some polls are not counted; the counter reports that.
     const ATTEMPTS: usize = 5;
@@ -86,8 +86,8 @@ fn after_interrupts() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The polls of an application that suspended the IRQ must not affect how the first poll after the end of
-/// suspension is counted.
+/// Tests that the polls of an application that suspended the IRQ do not affect how the first poll after the
+/// end of suspension is counted.
 fn no_longer_suspended() -> Result<(), Failed> {
     let server = AskedServer::start()?;
     let mut counter = DeliveryCounter::load()?;
@@ -114,9 +114,10 @@ fn no_longer_suspended() -> Result<(), Failed> {
 /// How often suspension is turned on and off, because the CPU of the last poll varies.
 const TURNS: usize = 5;
 
-/// The goal of suspension: the application polls most of its packets, and softirqs poll ten times less often
-/// for the same number of packets as without it. The share depends on whether the application runs when
-/// packets arrive, so the test retries if other processes take its CPU; the counts must be right each time.
+/// Tests the goal of suspension: the application polls most of its packets, and for the same number of
+/// packets softirqs poll ten times less often than without suspension. The share depends on whether the
+/// application runs when packets arrive, so the test retries if other processes take the application's CPU;
+/// the counts must be right each time.
 fn suspended() -> Result<(), Failed> {
     const ATTEMPTS: usize = 8;
     const OWN: f64 = 0.8;
@@ -141,8 +142,8 @@ fn suspended() -> Result<(), Failed> {
     Err(format!("expected {OWN} and 1/{FEWER_POLLS}, got {}", seen.join("; ")).into())
 }
 
-/// While an application suspends the IRQ and deferral keeps it masked, the softirq that resumes it polls for
-/// the application: there is at most one interrupt for many of its polls.
+/// Checks that there is at most one interrupt for many polls of the application: while the application
+/// suspends the IRQ and deferral keeps the IRQ masked, the softirq that resumes it polls for the application.
 fn few_interrupts(napi: &NapiDelivered) -> Result<(), Failed> {
     if napi.interrupt.polls * 20 <= napi.application.polls {
         return Ok(());
@@ -150,8 +151,8 @@ fn few_interrupts(napi: &NapiDelivered) -> Result<(), Failed> {
     Err(format!("polls after a resumption counted as interrupts: {napi:?}").into())
 }
 
-/// A client that sends also polls the server's NAPI, in its own CPU time: if the client is among the counted
-/// processes, that time is not counted twice.
+/// Tests that no time is counted twice: a client that sends also polls the server's NAPI, in its own CPU
+/// time, and may itself be one of the counted processes.
 fn softirqs() -> Result<(), Failed> {
     let server = AskedServer::start()?;
     let napis = server.napis()?;
@@ -210,13 +211,13 @@ fn sampled() -> Result<(), Failed> {
     let mut sampler = DeliverySampler::load()?;
     sampler.begin(); // and was never ended, as after a failed run
     sampler.begin();
-    // Count without interruption in the same period, for comparison. The application's share depends on the
+    // For comparison, count without interruption in the same period. The application's share depends on the
     // CPU time that it gets.
     let all = counted_on_napi(&server)?;
     let delivered = sampler.end()?;
     let napi = delivered.napi(all.napi).ok_or_else(|| format!("the NAPI was not polled: {delivered:?}"))?;
     assert!((1..all.total().packets).contains(&napi.total().packets), "{napi:?} of {all:?}");
-    // A sample with fewer packets was taken while the client or the server did not run.
+    // If a sample has fewer packets, the client or the server did not run while it was taken.
     const PACKETS_MIN: u64 = 100;
     if let (Some(sampled), Some(counted)) = (napi.application_share(), all.application_share())
         && counted >= 0.95
@@ -239,15 +240,15 @@ fn by_the_timer() -> Result<(), Failed> {
     })?;
     let napi = while_all_cpus_compute(|| counted_on_napi(&server))??;
     assert!(napi.timer.packets > napi.total().packets / 2, "{napi:?}");
-    // A timer that was armed before the period may expire in it.
+    // A timer that was armed before the period may expire during the period.
     assert!(napi.timer_expired > 0 && napi.timer_expired <= napi.timer_armed + 1, "{napi:?}");
     assert_eq!((napi.suspended, napi.application.polls), (0, 0), "{napi:?}");
     assert!((100_000..=200_000).contains(&napi.timer_armed_max.0), "{}", napi.timer_armed_max);
     Ok(())
 }
 
-/// Runs `body` while all CPUs compute. Interrupts during a computation are not caused by the program,
-/// although they use its stack.
+/// Runs `body` while all CPUs compute. Interrupts during a computation are not caused by the computing
+/// program, although they use its stack.
 fn while_all_cpus_compute<T>(body: impl FnOnce() -> T) -> Result<T, Failed> {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -321,9 +322,9 @@ fn killed() -> Result<(), Failed> {
 pub(crate) fn programs_of(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     let mut ids = BTreeSet::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
-        // The directory's own descriptor is already closed when it is read.
+        // The list includes the directory's own descriptor, which is already closed when its entry is read.
         let text = std::fs::read_to_string(entry?.path()).unwrap_or_default();
-        // Links name their program, too.
+        // The fdinfo of a link names the link's program, too.
         let program = text.lines().find_map(|line| line.strip_prefix("prog_id:"));
         if let Some(id) = program.filter(|_| !text.contains("link_type:")) {
             ids.insert(id.trim().parse()?);

@@ -1,4 +1,4 @@
-//! Compares the observed devices with the output of `ip`, `ethtool` and sysfs.
+//! Compares observed devices with `ip`, `ethtool` and sysfs.
 
 use libtest_mimic::{Failed, Trial};
 use linux::{Errno, Netns, Processes, observe};
@@ -160,7 +160,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// Index, name, MTU, kind and state of a device.
 type Row = (u64, String, u64, String, bool);
 
-/// Lists all devices, by `ip`.
+/// Lists all devices with `ip`.
 fn listed_by_ip(wire: &Wire) -> Result<Vec<Row>, Failed> {
     let listed: serde_json::Value = serde_json::from_str(&run(&format!("ip -n {} -j -d link", wire.near))?)?;
     let text = |value: &serde_json::Value| value.as_str().unwrap_or("").to_owned();

@@ -42,7 +42,7 @@ fn shown_by_proc(link: &str) -> Result<BTreeSet<Fd>, Failed> {
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let entry = entry?;
-        // The directory's own descriptor is already closed when it is read.
+        // The list includes the directory's own descriptor, which is already closed when its entry is read.
         let target = std::fs::read_link(entry.path()).unwrap_or_default();
         if target.to_string_lossy().starts_with(link) {
             found.insert(Fd(entry.file_name().to_string_lossy().parse()?));
@@ -107,7 +107,7 @@ fn napis_of_sockets() -> Result<(), Failed> {
     let napis = server.napis()?;
     let memcached = server.process()?.pid;
     let scanner = EpollScanner::load()?;
-    // The connections are open only while requests are sent.
+    // Scan while requests are sent, because the connections are open only then.
     let scanned = std::thread::scope(|scope| -> Result<Vec<_>, Failed> {
         let asking = scope.spawn(|| server.ask(Duration::from_millis(500)));
         std::thread::sleep(Duration::from_millis(250));

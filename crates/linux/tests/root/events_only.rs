@@ -1,5 +1,5 @@
-//! The behaviour of the kernel in `kernel/epoll-event-busy-loop/` that its own tests cannot check without a
-//! NIC.
+//! Tests the behaviour of the kernel in `kernel/epoll-event-busy-loop/` that its own tests cannot check
+//! without a NIC.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -15,10 +15,11 @@ use testkit::subject::Subject;
 use testkit::wire::Wire;
 use testkit::{Need, test};
 
-/// How long IRQs stay suspended, unless they are resumed; packets that arrive meanwhile are delivered late.
+/// How long IRQs stay suspended unless they are resumed. Packets that arrive during that time are delivered
+/// late.
 const TURN: Nanoseconds = Nanoseconds::from_millis(10_000);
 
-/// No datagram that an interrupt announces takes this long, even on the slowest machine.
+/// A datagram that arrives later than this was not announced by an interrupt, even on the slowest machine.
 const LATE_MS: u64 = 5_000;
 
 pub(crate) fn tests() -> Vec<Trial> {

@@ -1,4 +1,4 @@
-//! Follows this process and its children, by every method that this kernel allows.
+//! Tests following this process and its children, by every method that this kernel allows.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
@@ -11,9 +11,9 @@ use model::{EpollId, EpollParams, Fd, Pid, ProcessId};
 use rustix::event::epoll;
 use testkit::{Need, test};
 
-/// Maximum time for an event on a busy machine.
+/// The maximum time to wait for an event on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The interval of the methods that scan.
+/// The scan interval of the methods that scan.
 const SCAN: Option<Duration> = Some(Duration::from_millis(20));
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -81,7 +81,7 @@ fn settle(follower: &mut Follower) -> Result<Vec<FollowEvent>, Failed> {
     Ok(events)
 }
 
-/// Reads until the expected event; returns those before it.
+/// Reads events up to the expected one; returns those before it.
 fn until(
     follower: &mut Follower,
     expected: impl Fn(&FollowEvent) -> bool,
@@ -171,7 +171,7 @@ fn replaced(how: FollowMethod) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A child that is killed with the test.
+/// A child process that is killed when the test ends.
 struct Sleeper(Child);
 
 impl Drop for Sleeper {
@@ -198,7 +198,7 @@ fn child_lives_and_dies(how: FollowMethod) -> Result<(), Failed> {
     }
     settle(&mut follower)?;
     sleeper.0.kill()?;
-    // A zombie has exited, even if its parent has not waited for it.
+    // A zombie counts as exited, even if its parent has not waited for it.
     until(&mut follower, |event| matches!(event, FollowEvent::Exit(child) if child.pid == pid))?;
     let more = settle(&mut follower)?;
     let again = more.iter().any(|event| matches!(event, FollowEvent::Child(child) if child.pid == pid));

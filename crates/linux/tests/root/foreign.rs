@@ -1,5 +1,5 @@
-//! Tests inspection of unprepared processes (of another user, statically linked, in other namespaces), and by
-//! unprivileged callers.
+//! Tests inspection of processes that were not prepared for it (of another user, statically linked, in other
+//! namespaces), and inspection by unprivileged callers.
 
 use std::process::Command;
 
@@ -40,7 +40,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 const SUSPEND: EpollParams =
     EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
 
-/// Sets every epoll of a process, reads it back, and restores it.
+/// Sets the parameters of every epoll of a process, reads them back, and restores them.
 fn every_epoll_can_be_set(process: &Process) -> Result<(), Failed> {
     assert!(!process.epolls.is_empty());
     for epoll in &process.epolls {
@@ -73,7 +73,7 @@ fn memcached_of_another_user() -> Result<(), Failed> {
     assert!(process.exe.ends_with("/memcached"), "{}", process.exe);
     assert_eq!(process.netns, Some(netns.id()));
 
-    // The process's listener is in the main thread's epoll; its connections are distributed over the epolls
+    // The main thread's epoll watches the process's listener; the connections are distributed over the epolls
     // of the workers.
     let watching: Vec<usize> =
         process.epolls.iter().map(|epoll| epoll.members.len()).filter(|n| *n > 0).collect();
@@ -153,8 +153,8 @@ fn without_rights() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The relevant part of the profile that containerd and Docker generate for containers: inspecting other
-/// processes is denied unless they have the same profile.
+/// The relevant part of the profile that containerd and Docker generate for containers. It denies inspecting
+/// other processes unless they have the same profile.
 const CONTAINER_PROFILE: &str = "\
 profile netpolicy-container flags=(attach_disconnected,mediate_deleted) {
   network,

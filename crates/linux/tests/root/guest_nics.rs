@@ -1,5 +1,5 @@
-//! Tests NICs with their own queues, interrupts and rings, in an emulated guest whose NICs are connected in
-//! pairs.
+//! Tests NICs that have their own queues, interrupts and rings, in an emulated guest whose NICs are connected
+//! in pairs.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -78,7 +78,7 @@ fn affinity_there_and_back() -> Result<(), Failed> {
     Ok(())
 }
 
-/// CPU 1 is offline while this exists.
+/// Keeps CPU 1 offline until this value is dropped.
 struct WithoutCpu1;
 
 impl WithoutCpu1 {
@@ -112,7 +112,7 @@ fn cpu_goes_and_comes() -> Result<(), Failed> {
         assert!(error.to_string().contains(&format!("irq {}", irq.0)), "{error}");
     }
     assert_eq!(wire.observe()?.topology.cpus.len(), 2);
-    // The kernel does not move the interrupt back by itself; its affinity has to be written again.
+    // The kernel does not move the interrupt back by itself, so its affinity must be written again.
     kernel.write(&pinned)?;
     assert_eq!(affinity(irq)?, only(1));
     kernel.write(&original)?;
@@ -209,12 +209,12 @@ fn busy_polling_thread() -> Result<(), Failed> {
     // The thread starts with the first packet. Kernel: 7.3, `net/core/dev.c` `napi_thread_wait()`.
     let far = Netns::named(&wire.far)?.run(|| UdpSocket::bind("192.0.2.2:0"))??;
     for _ in 0..10 {
-        // No socket listens on that port, which is occasionally reported as an error.
+        // No socket listens on that port, so sending occasionally fails.
         let _ = far.send_to(b"x", "192.0.2.1:9");
         std::thread::sleep(Duration::from_millis(10));
     }
-    // Without traffic, a thread that waits for packets sleeps (S) all the time; one that polls for them runs
-    // (R), except for moments between two rounds.
+    // Without traffic, a thread that waits for packets sleeps (state S) all the time; a thread that polls for
+    // them runs (state R), except for moments between two rounds.
     let state = || -> Result<char, Failed> {
         let stat = std::fs::read_to_string(format!("/proc/{thread}/stat"))?;
         let behind_the_name = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());

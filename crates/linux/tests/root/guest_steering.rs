@@ -1,4 +1,4 @@
-//! ntuple rules, the receive hash and the qdiscs of a NIC, tested on the igb NICs of an emulated guest, with
+//! Tests ntuple rules, the receive hash and the qdiscs of a NIC, on the igb NICs of an emulated guest, with
 //! fq and fq_codel of the guest's kernel.
 
 use std::collections::BTreeSet;
@@ -69,7 +69,7 @@ fn rule(text: &str) -> Result<FlowRule, Failed> {
     Ok(text.parse()?)
 }
 
-/// Reads the list of `ethtool`: the locations of the rules, and the lines about an Ethernet type.
+/// Reads the output of `ethtool -n`: the locations of the rules, and the lines about an Ethernet type.
 fn as_ethtool_lists(wire: &Wire) -> Result<(Vec<u32>, Vec<String>), Failed> {
     let listed = wire.in_near("ethtool -n near0")?;
     let of = |heading: &str| -> Vec<String> {
@@ -79,8 +79,8 @@ fn as_ethtool_lists(wire: &Wire) -> Result<(Vec<u32>, Vec<String>), Failed> {
     Ok((of("Filter:").iter().filter_map(|place| place.parse().ok()).collect(), actions))
 }
 
-/// The near end without the state and the speed of its link, because its driver resets the link when the
-/// feature is switched on or off.
+/// Observes the near end, without the state and the speed of its link, because the driver resets the link
+/// when the feature is switched on or off.
 fn as_set(wire: &Wire) -> Result<Device, Failed> {
     let near = wire.near0()?;
     Ok(Device { up: true, link: DeviceLink { speed_mbps: None, ..near.link }, ..near })
@@ -109,7 +109,7 @@ fn rules_taken() -> Result<(), Failed> {
     let observed = wire.near0()?.flow_rules.ok_or("as reported by the driver")?;
     assert_eq!(observed, [PlacedRule { location: places[0], flow: Some(first.flow), to: first.to }]);
 
-    // The driver accepts no second rule for a flow, not even in place of the first.
+    // The driver accepts no second rule for a flow, not even to replace the first one.
     let other = rule("ether proto 0x88b5 queue 0")?;
     let replaced = [Setting::Nic(before.id, NicKnob::FlowRule(other.flow, Some(other.to)))];
     kernel.write(&replaced)?;
@@ -123,8 +123,8 @@ fn rules_taken() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Checks the errors of the driver, each in a transaction that is undone completely; a rule of another
-/// program is untouched.
+/// Checks the driver's errors, each in a transaction that is undone completely without touching a rule of
+/// another program.
 fn refused_in_the_middle() -> Result<(), Failed> {
     let wire = Wire::between("igb")?;
     wire.in_near("ethtool -K near0 ntuple on")?;
@@ -157,9 +157,9 @@ fn refused_in_the_middle() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The kernel refuses to remove queues that a user's table refers to. The table of an igb's driver differs
-/// from the kernel's default, and can only be written as a user's: from then on it fixes the number of
-/// queues.
+/// Tests that a user's table is removed again, because the kernel refuses to remove queues to which a user's
+/// table refers. The table of an igb's driver differs from the kernel's default, and can only be written as a
+/// user's table: from then on it fixes the number of queues.
 fn table_is_given_back() -> Result<(), Failed> {
     let wire = Wire::between("igb")?;
     with_the_drivers_own_table(&wire, 2)?;
@@ -178,13 +178,13 @@ fn table_is_given_back() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Sets a channel count, which the kernel accepts only if no user's table refers to the removed queues.
+/// Sets a channel count. The kernel accepts it only if no user's table refers to the removed queues.
 fn combined(wire: &Wire, queues: u32) -> Result<(), Failed> {
     wire.in_near(&format!("ethtool -L near0 combined {queues}")).map(drop)
 }
 
 /// Gives the device this many queues and the driver's own table. The kernel would keep a table that a user
-/// has set; the driver creates a new one when the number of queues changes.
+/// has set; the driver creates a new table when the number of queues changes.
 fn with_the_drivers_own_table(wire: &Wire, queues: u32) -> Result<(), Failed> {
     wire.in_near("ethtool -X near0 default")?;
     if wire.near0()?.channels.ok_or("channels")?.combined.current == queues {
@@ -198,7 +198,7 @@ fn table_of(wire: &Wire) -> Result<Vec<u32>, Failed> {
 }
 
 /// Distributes the device's packets over two queues and undoes that in three ways: after a failure, on
-/// release, and by the script. The number of queues can be lowered after each.
+/// release, and by the script. After each, the number of queues can be lowered.
 fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
     let device = wire.near0()?.id;
     let because = || Reason::new("a test", "test");
@@ -211,12 +211,13 @@ fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
         )
     };
     let scratch = Scratch::new("igb-table")?;
-    // The script checks that the host has not been rebooted since.
+    // The script checks that the host has not been rebooted since the changes.
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let journal = Journal::new(scratch.directory().to_owned(), boot.trim());
     let mut kernel = Kernel::new();
 
-    // The first steps of dividing a device: the table, and then a rule that this driver refuses.
+    // Perform the first steps of dividing a device: write the table, and then a rule that this driver
+    // refuses.
     let rule = rule("tcp4 dst-port 80 queue 1")?;
     let refused = change(
         Setting::Nic(device, NicKnob::FlowRule(rule.flow, Some(rule.to))),
@@ -242,9 +243,9 @@ fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The driver's own table is divided into blocks. It cannot be restored, because written out it fixes the
-/// number of queues; therefore the change is refused beforehand. Changes of the kernel's default table and of
-/// a user's table are undone exactly.
+/// Tests that the driver's own table is not changed. It is divided into blocks, and cannot be restored: if it
+/// is written, it fixes the number of queues. Therefore the change is refused beforehand. Changes of the
+/// kernel's default table and of a user's table are undone exactly.
 fn own_table_is_not_taken_away() -> Result<(), Failed> {
     let wire = Wire::between("igb")?;
     let channels = wire.near0()?.channels.ok_or("channels")?.combined;
@@ -271,7 +272,7 @@ fn own_table_is_not_taken_away() -> Result<(), Failed> {
     combined(&wire, queues)?;
     assert_eq!(table_of(&wire)?, own, "the driver creates the table again");
 
-    // The remedy in the error message works.
+    // The remedy that the error message names works.
     wire.in_near("ethtool -X near0 default")?;
     let default = table_of(&wire)?;
     assert_eq!(default, QueueSpan { first: 0, count: queues }.table(own.len()));
@@ -280,14 +281,14 @@ fn own_table_is_not_taken_away() -> Result<(), Failed> {
     combined(&wire, queues)?;
     assert_eq!(table_of(&wire)?, own, "the kernel's own table does not fix the number of queues");
 
-    // A table that the user set stays user-configured.
+    // A table that the user has set remains a user's table.
     wire.in_near("ethtool -X near0 weight 2 0 1")?;
     let chosen = table_of(&wire)?;
     put_back_from(&wire, &chosen)?;
     assert!(combined(&wire, 2).is_err(), "queue 2 is in a user's table");
     wire.in_near("ethtool -X near0 default")?;
 
-    // With --allow-irreversible, packets still reach the same queues as before.
+    // With --allow-irreversible, packets reach the same queues as before after the change is undone.
     combined(&wire, fewer)?;
     combined(&wire, queues)?;
     let allow = Allow { irreversible: true, ..Allow::default() };

@@ -1,4 +1,4 @@
-//! Tests that exclusively held queues are observed with their process and are not removed.
+//! Tests that a queue that a process holds exclusively is observed with that process, and is not removed.
 
 use std::process::Command;
 
@@ -22,7 +22,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The program that binds queue 1 of `near0`.
+/// Starts the program that binds a socket to queue 1 of `near0`.
 fn socket_on(wire: &Wire, scratch: &Scratch) -> Result<Subject, Failed> {
     let program = scratch.compile("af_xdp", &[])?;
     let mut command = Command::new("ip");
@@ -30,10 +30,10 @@ fn socket_on(wire: &Wire, scratch: &Scratch) -> Result<Subject, Failed> {
     Ok(Subject::ready(&mut command)?.0)
 }
 
-/// The expected holder. A kernel without sock-diag of AF_XDP neither names the socket nor reports that it
-/// copies.
+/// Returns the expected holder. A kernel without sock-diag of AF_XDP neither names the socket nor reports
+/// that the socket copies packets.
 fn held_by(socket: &Subject, wire: &Wire) -> Result<QueueHolder, Failed> {
-    // `ip netns exec` executes the program in its own process, so the pid is the program's.
+    // `ip netns exec` replaces itself with the program, so the pid is the program's.
     let id = identify(socket.pid())?;
     let diag =
         !wire.near()?.run(|| XdpSockets::open_here().and_then(|mut sockets| sockets.bound()))??.is_empty();
@@ -59,7 +59,7 @@ fn seen() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Observes the near end after the kernel has freed the socket's pool, which it does in a worker
+/// Observes the near end after the kernel has freed the socket's pool, which a kernel worker does later
 /// (`xp_release_deferred()`).
 fn after_release(wire: &Wire) -> Result<Device, Failed> {
     const LOOKS_MAX: usize = 100;
@@ -103,7 +103,7 @@ fn commit(
     Ok(())
 }
 
-/// The running kernel; counts writes.
+/// A wrapper of the running kernel that counts writes.
 #[derive(Debug, Default)]
 struct Counting {
     kernel: Kernel,

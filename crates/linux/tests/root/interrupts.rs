@@ -1,4 +1,4 @@
-//! Counts the interrupts of a NIC while memcached receives requests over it.
+//! Tests how many interrupts a NIC raises while memcached receives requests over it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +10,8 @@ use testkit::asked_server::AskedServer;
 use testkit::wire::{Wire, run};
 use testkit::{Need, test};
 
-/// Counting ends after this many answered requests, or after this time. Both ends are as fast as emulated
-/// CPUs allow.
+/// Counting ends after this many answered requests, or after `SPAN`. Both ends are as fast as emulated CPUs
+/// allow.
 const ANSWERED: u64 = 8_000;
 const SPAN: Duration = Duration::from_secs(5);
 /// An emulated CPU is slower than a real one, so these times are longer than those of suspend200 in the
@@ -22,8 +22,8 @@ const SPAN: Duration = Duration::from_secs(5);
 const FLUSH: Nanoseconds = Nanoseconds::from_millis(5);
 const TURN: Nanoseconds = Nanoseconds::from_millis(1000);
 
-/// Maximum number of attempts: another guest on the same machine may take the CPU from the server, which then
-/// polls its NAPI too late.
+/// The maximum number of attempts: another guest on the same machine may take the CPU from the server, which
+/// then polls its NAPI too late.
 const ATTEMPTS: usize = 4;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -53,7 +53,7 @@ impl OneQueue {
     }
 }
 
-/// The number of these interrupts so far, on all CPUs.
+/// Returns how often these interrupts have fired so far, on all CPUs.
 fn count(irqs: &BTreeSet<IrqNumber>) -> Result<u64, Failed> {
     let mut sum = 0;
     for line in run("cat /proc/interrupts")?.lines() {
@@ -66,11 +66,11 @@ fn count(irqs: &BTreeSet<IrqNumber>) -> Result<u64, Failed> {
     Ok(sum)
 }
 
-/// The number of interrupts per thousand answered requests.
+/// Measures the number of interrupts per thousand answered requests.
 fn for_each_thousand(server: &OneQueue) -> Result<f64, Failed> {
     let irqs = server.interrupts()?;
     assert_eq!(irqs.len(), 1, "{irqs:?}");
-    // Connections are opened, and suspension begins, before anything is counted.
+    // Open the connections and begin suspension before anything is counted.
     server.0.ask(SPAN / 10)?;
     let before = count(&irqs)?;
     let (answered, since) = (AtomicU64::new(0), Instant::now());

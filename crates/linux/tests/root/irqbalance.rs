@@ -18,11 +18,11 @@ use testkit::{Need, test};
 
 use super::transaction::asked;
 
-/// The interrupts of the tests. The machine's own interrupts are not moved: see [`Balancer`].
+/// The interrupts that the tests ban. The machine's own interrupts are not moved: see [`Balancer`].
 const FOREIGN: IrqNumber = IrqNumber(24);
 const OURS: [IrqNumber; 2] = [IrqNumber(38), IrqNumber(39)];
 
-/// Variables that tell a role the directories of irqbalance and the journal.
+/// The environment variables that tell a role the directories of irqbalance and the journal.
 const SOCKETS: &str = "NETPOLICY_TEST_IRQBALANCE";
 const JOURNAL: &str = "NETPOLICY_TEST_JOURNAL";
 
@@ -97,7 +97,7 @@ fn killed() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The role `bans-and-dies`: commits, and is killed before it confirms.
+/// Plays the role `bans-and-dies`: commits, and is killed before it confirms.
 pub(crate) fn ban_and_die() -> Result<(), Failed> {
     let directory = |name| std::env::var_os(name).map(PathBuf::from).ok_or("a role without its directories");
     let journal = Journal::new(directory(JOURNAL)?, "this-boot");
@@ -139,8 +139,8 @@ fn gone_with_it() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Up to version 1.9.4, irqbalance reads at most 500 bytes: a longer command must not be sent, because it
-/// would replace the present bans.
+/// Tests that a long command is not sent: up to version 1.9.4, irqbalance reads at most 500 bytes, so a
+/// longer command would replace the present bans with only a part of them.
 fn too_many() -> Result<(), Failed> {
     let numbers: Vec<String> = (1000..1096).map(|irq| format!("--banirq={irq}")).collect();
     let balancer = Balancer::that_moves_nothing(&numbers.join(" "))?;
@@ -164,7 +164,7 @@ fn none_runs() -> Result<(), Failed> {
     let scratch = Scratch::new("irqbalance-none")?;
     let at = Irqbalance::new().in_directory(scratch.directory());
     assert!(at.running()?.is_none());
-    // The socket file that a killed irqbalance leaves behind.
+    // This is the socket file that a killed irqbalance leaves behind.
     drop(UnixListener::bind(scratch.directory().join("irqbalance1.sock"))?);
     assert!(at.running()?.is_none());
     assert!(Kernel::is_gone(&at.ban(OURS[0], true).expect_err("none runs")));
@@ -201,7 +201,7 @@ fn nonsense() -> Result<(), Failed> {
         assert!(matches!(error.cause, Cause::Malformed(_)), "{name}: {error}");
         assert!(error.to_string().starts_with("irqbalance["), "{error}");
     }
-    // irqbalance answers only root.
+    // irqbalance answers only root; other users get an empty reply.
     let scratch = Scratch::new("irqbalance-denied")?;
     answering(scratch.directory(), b"")?;
     let error = Irqbalance::new().in_directory(scratch.directory()).is_banned(OURS[0]).expect_err("denied");

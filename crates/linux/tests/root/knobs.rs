@@ -199,7 +199,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             let wire = Wire::new(1)?;
             let before = wire.near0()?;
             let wanted = suspended(queue(&before, 0));
-            // The namespace is entered with all capabilities, and the request is made with fewer.
+            // Enter the namespace with all capabilities, and make the request with fewer.
             let mut kernel = Kernel::new();
             kernel.read(&wanted)?;
             let error = without_net_admin(|| kernel.write(&wanted))?.expect_err("denied");
@@ -224,7 +224,7 @@ fn queue(device: &Device, index: u32) -> RxQueue {
     RxQueue { device: device.id, index: QueueIndex(index) }
 }
 
-/// The three settings of suspension, with a timeout beyond 32 bits.
+/// Returns the three settings of suspension, with a timeout that does not fit into 32 bits.
 fn suspended(queue: RxQueue) -> Vec<Setting> {
     vec![
         Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(100))),

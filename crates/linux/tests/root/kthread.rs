@@ -1,5 +1,5 @@
-//! Tests that the kernel thread of a NAPI is found by its queue, and that its CPUs and class are set and
-//! restored.
+//! Tests that a queue leads to the kernel thread of its NAPI, and that the thread's CPUs and class are set
+//! and restored.
 
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
@@ -43,7 +43,7 @@ fn both(queue: RxQueue, cpus: &str, class: Scheduling) -> Result<[Setting; 2], F
     ])
 }
 
-/// The CPUs and the class of a queue's thread, as reported by the usual tools.
+/// Returns the CPUs and the scheduling class of a queue's thread, as the usual tools report them.
 fn as_tools_say(wire: &Wire, index: usize) -> Result<(String, String), Failed> {
     let pid = thread_of(wire, index)?;
     let last = |text: String| text.rsplit(' ').next().unwrap_or_default().to_owned();
@@ -145,7 +145,7 @@ fn of_two() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The clamp of a thread in the kernel's debug output.
+/// Returns the utilisation clamp of a thread, as the kernel's debug output shows it.
 fn as_the_kernel_shows(pid: Pid) -> Result<[u32; 2], Failed> {
     let shown = std::fs::read_to_string(format!("/proc/{pid}/sched"))?;
     let number = |name: &str| {
@@ -200,7 +200,7 @@ fn without_clamps() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Requests without effect: no idle state of this machine has such a long exit latency.
+/// Tests requests that have no effect: no idle state of this machine has such a long exit latency.
 fn wake_latency() -> Result<(), Failed> {
     const LONG: u32 = WakeLatency::MICROS_MAX;
     let looser = WakeLatency::hold(LONG - 1)?;
@@ -213,12 +213,13 @@ fn wake_latency() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Tests the search by name, which kernels before 6.8 need; threads have the same names there as on this
-/// kernel.
+/// Tests the search by name, which kernels before 6.8 need; threads have the same names on those kernels as
+/// on this one.
 fn by_name() -> Result<(), Failed> {
     let wire = Wire::new(2)?;
-    // No other test has a device of this name, so all threads with this name belong to this device. Its
-    // length does not depend on the number: a thread's name of exactly 15 bytes might be truncated.
+    // No other test has a device of this name, so all threads with this name belong to this device. The
+    // length of the name does not depend on the process's number: a thread's name of exactly 15 bytes might
+    // be truncated.
     let name = format!("kt{:05}", std::process::id() % 100_000);
     for command in ["down".to_owned(), format!("name {name}"), "up".to_owned()] {
         run(&format!(

@@ -1,4 +1,5 @@
-//! Tests that a lab consists of two correctly configured hosts, and that nothing of it outlives its holder.
+//! Tests that a lab consists of two correctly configured hosts, and that no part of a lab outlives the
+//! process that holds it.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -40,8 +41,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A role: holds a lab with memcached until it is killed. Prints the pids of init and server, then the
-/// namespaces.
+/// Plays the role that holds a lab with memcached until it is killed. Prints the pids of init and server,
+/// then the namespaces.
 pub(crate) fn hold() -> Result<(), Box<dyn std::error::Error>> {
     let lab = lab(2)?;
     let server = lab.start_memcached(&MemcachedOptions::default())?;
@@ -61,7 +62,7 @@ fn server_device(lab: &Lab) -> Result<Device, Failed> {
     host.device_named(SERVER_DEVICE).cloned().ok_or_else(|| "the server's device was not observed".into())
 }
 
-/// Opens some connections; returns for each whether the server observed that it arrived through a NAPI.
+/// Opens some connections; returns for each whether the server saw it arrive through a NAPI.
 fn came_through_napis(lab: &Lab, server: &Memcached) -> Result<Vec<bool>, Failed> {
     let connections = (0..4).map(|_| ask(lab, server)).collect::<Result<Vec<_>, _>>()?;
     let host = observe(lab.server(), &Processes::Only(vec![server.process().pid]))?;
@@ -225,7 +226,8 @@ fn killed_holder() -> Result<(), Failed> {
     nothing_is_left(&pids, &namespaces)
 }
 
-/// The kernel frees unused namespaces asynchronously.
+/// Checks that no process and no namespace is left; waits, because the kernel frees unused namespaces
+/// asynchronously.
 fn nothing_is_left(pids: &[Pid], namespaces: &[NetnsId]) -> Result<(), Failed> {
     eventually("processes and namespaces no longer exist", || {
         let running = pids

@@ -1,4 +1,4 @@
-//! The request latency of real servers, measured from outside while they receive requests in a lab.
+//! Tests the measurement of real servers' request latency from outside, while they receive requests in a lab.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -78,12 +78,12 @@ fn open(meter: &mut LiveMeter) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A meter for one port in a namespace.
+/// Returns a meter for one port in a namespace.
 fn meter(netns: &Netns, port: u16, hook: AnswerHook) -> Result<LiveMeter, Failed> {
     Ok(LiveMeter::load_with(&LiveTarget::of(netns.id(), vec![port]), hook)?)
 }
 
-/// Opens a connection of the lab's client.
+/// Opens a connection from the lab's client.
 fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
     let address = SocketAddr::new(SERVER_ADDRESS.into(), port);
     let stream = lab.client().run(|| TcpStream::connect(address))??;
@@ -107,7 +107,7 @@ fn ask(connections: &mut [BufReader<TcpStream>], requests: usize) -> Result<(), 
 
 const REQUESTS: usize = 4_000;
 
-/// Measures one window with [`REQUESTS`] requests; returns it with the measurement on the wire and the
+/// Measures one window with [`REQUESTS`] requests; returns the window, the measurement on the wire, and the
 /// server's threads.
 fn window(hook: AnswerHook) -> Result<(LiveWindow, bpf::wire::WireCounts, Vec<Pid>), Failed> {
     window_of(&Lab::new(&LabOptions::with_queues(1))?, hook)
@@ -152,8 +152,8 @@ fn each_once() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The first timestamps of a connection show their unit, and the offset of its clock from ours; all later
-/// timestamps show when requests arrived.
+/// Tests that the first timestamps of a connection reveal their unit, and the offset of the connection's
+/// clock from ours; all later timestamps show when requests arrived.
 fn stamped() -> Result<(), Failed> {
     let hook = AnswerHook::of_this_kernel()?;
     let (without, ..) = window(hook)?;
@@ -169,7 +169,8 @@ fn stamped() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Sends one request at a time: the NAPI's thread sleeps before each, and a packet wakes it.
+/// Sends one request at a time: the NAPI's thread sleeps before each request, and the request's packet wakes
+/// it.
 fn woken() -> Result<(), Failed> {
     let lab = Lab::new(&LabOptions::with_queues(1))?;
     let server = lab.start_memcached(&MemcachedOptions::default())?;
@@ -260,8 +261,8 @@ fn by_uring() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The tracepoint reports no arrival for data in the segment that completes a handshake; TCP's clock has its
-/// time.
+/// Tests data in the segment that completes a handshake: the tracepoint reports no arrival for it, but TCP's
+/// clock has the time.
 fn with_the_handshake() -> Result<(), Failed> {
     const PORT: u16 = 7_072;
     const CONNECTIONS: u64 = 200;
@@ -306,14 +307,14 @@ fn pipelined() -> Result<(), Failed> {
     open(&mut meter)?;
     let mut answers = [0; 5 * 9];
     for _ in 0..WRITES {
-        // Because of the separate first request, the connection has several outstanding requests.
+        // The separate first request makes the connection have several outstanding requests.
         connection.write_all(b"get nothing\r\n")?;
         connection.write_all(&b"get nothing\r\n".repeat(8))?;
         connection.read_exact(&mut answers)?;
     }
     let counts = meter.end()?.counts;
     let all = u64::try_from(9 * WRITES)?;
-    // A sender that lacks CPU time may send a write in two segments.
+    // A sender that lacks CPU time may send one write in two segments.
     assert!(counts.arrivals <= u64::try_from(2 * WRITES + WRITES / 10)?, "{counts:?}");
     assert!(counts.requests.abs_diff(all) * 50 <= all, "{all} requests: {counts:?}");
     Ok(())
@@ -372,7 +373,7 @@ fn ask_one(connection: &mut BufReader<TcpStream>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A namespace with only a loopback device.
+/// Creates a namespace with only a loopback device.
 fn loopback() -> Result<Netns, Failed> {
     let netns = Netns::create()?;
     let up = netns.run(|| Command::new("ip").args(["link", "set", "lo", "up"]).status())??;
@@ -380,7 +381,7 @@ fn loopback() -> Result<Netns, Failed> {
     Ok(netns)
 }
 
-/// A listener, and a client that is connected to it.
+/// Creates a listener, and a client that is connected to it.
 fn connected(netns: &Netns) -> Result<(TcpListener, TcpStream), Failed> {
     Ok(netns.run(|| {
         let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0))?;
@@ -389,8 +390,8 @@ fn connected(netns: &Netns) -> Result<(TcpListener, TcpStream), Failed> {
     })??)
 }
 
-/// Tests a server that takes longer and longer: some answers come before a window ends, some after it, and
-/// some during its end.
+/// Tests a server that takes longer with every answer: some answers come before a window ends, some after it,
+/// and some during its end.
 fn answered_at_the_end() -> Result<(), Failed> {
     const ROUNDS: u64 = 60;
     const STEP: Duration = Duration::from_micros(250);
@@ -445,7 +446,7 @@ fn five_seconds() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Tests a server that answers each line, and sends an unrequested line after every fourth.
+/// Tests a server that answers each line, and sends an unrequested line after every fourth answer.
 fn unsolicited() -> Result<(), Failed> {
     const LINES: u64 = 400;
     let netns = loopback()?;
@@ -486,7 +487,7 @@ fn unsolicited() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A counter of a namespace, as `nstat` reads it.
+/// Reads a counter of a namespace from the file that `nstat` reads.
 fn counter(netns: &Netns, file: &str, prefix: &str, name: &str) -> Result<u64, Failed> {
     let path = format!("/proc/thread-self/net/{file}");
     let text = netns.run(|| std::fs::read_to_string(path))??;
@@ -497,8 +498,7 @@ fn counter(netns: &Netns, file: &str, prefix: &str, name: &str) -> Result<u64, F
     Ok(value.parse()?)
 }
 
-/// The numbers of segments that were retransmitted and of segments that were queued out of order, in a
-/// namespace.
+/// Returns how many segments were retransmitted and how many were queued out of order, in a namespace.
 fn nstat(netns: &Netns) -> Result<(u64, u64), Failed> {
     let again = counter(netns, "snmp", "Tcp:", "RetransSegs")?;
     Ok((again, counter(netns, "netstat", "TcpExt:", "TCPOFOQueue")?))
@@ -515,7 +515,7 @@ fn in_netns(netns: &Netns, line: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Sends requests without waiting for answers, each in a segment, then reads all answers.
+/// Sends requests without waiting for answers, each in a separate segment, then reads all answers.
 fn ask_ahead(connection: &mut BufReader<TcpStream>, requests: usize) -> Result<(), Failed> {
     for _ in 0..requests {
         connection.get_mut().write_all(b"get nothing\r\n")?;
@@ -527,7 +527,7 @@ fn ask_ahead(connection: &mut BufReader<TcpStream>, requests: usize) -> Result<(
     Ok(())
 }
 
-/// Drops every 40th packet with data at the input of one side, then of the other.
+/// Tests lost packets: drops every 40th packet with data at the input of one side, then of the other.
 fn loses() -> Result<(), Failed> {
     const ASKED: usize = 400;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
@@ -550,7 +550,7 @@ fn loses() -> Result<(), Failed> {
     assert!(calm.counts.segments_in >= u64::try_from(ASKED)?, "{:?}", calm.counts);
     assert_eq!(calm.spans.rtt.total(), 8, "each connection has a round-trip time");
 
-    // Answers are lost: the server retransmits them.
+    // Answers are lost, so the server retransmits them.
     in_netns(lab.client(), &drop("sport"))?;
     let before = nstat(lab.server())?;
     open(&mut meter)?;
@@ -562,7 +562,7 @@ fn loses() -> Result<(), Failed> {
     assert_eq!(lossy.retransmitted, after.0 - before.0, "{lossy:?}");
     assert_eq!((lossy.opened, lossy.connections), (0, 8), "{lossy:?}");
 
-    // Requests are lost: those after them arrive out of order.
+    // Requests are lost, so the requests after them arrive out of order.
     in_netns(lab.server(), &drop("dport"))?;
     let before = nstat(lab.server())?;
     open(&mut meter)?;
@@ -697,7 +697,7 @@ pub(crate) fn play() -> Result<(), Box<dyn std::error::Error>> {
 fn leaves_nothing() -> Result<(), Failed> {
     let netns = Netns::own()?;
     let mut meter = meter(&netns, 9, AnswerHook::of_this_kernel()?)?;
-    // Iterating over all links of the kernel would end early if other processes close theirs.
+    // Iterating over all links of the kernel would end early if other processes close their links.
     let attached = |pid: u32| {
         let descriptors = std::fs::read_dir(format!("/proc/{pid}/fdinfo"))?.flatten();
         let texts = descriptors.filter_map(|descriptor| std::fs::read_to_string(descriptor.path()).ok());

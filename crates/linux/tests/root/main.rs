@@ -1,5 +1,5 @@
-//! Tests of this crate on the running kernel. They need root, and each test names its further needs. On a
-//! machine that lacks one, the test is listed as ignored with the reason.
+//! Tests this crate on the running kernel. The tests need root, and each test names its further needs. On a
+//! machine that lacks one of them, the test is listed as ignored with the reason.
 
 mod app_requests;
 mod delivery;

@@ -1,5 +1,5 @@
-//! NICs simulated by netdevsim: queues with NAPIs that survive when the device goes down, and writable rings,
-//! channels and interrupt moderation.
+//! Tests NICs simulated by netdevsim: queues with NAPIs that survive when the device goes down, and writable
+//! rings, channels and interrupt moderation.
 
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};

@@ -104,8 +104,8 @@ fn nameless_namespace_is_found() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Waits until a child echoes a line, which shows that it has left the test's namespace. Returns the child's
-/// namespace.
+/// Waits until a child echoes a line, which shows that it has left the test's namespace. Returns the
+/// namespace in which the child now runs.
 fn running_in_another(child: &mut std::process::Child, own: NetnsId) -> Result<NetnsId, Failed> {
     use std::io::{Read, Write};
     let mut echo = [0];
@@ -116,7 +116,8 @@ fn running_in_another(child: &mut std::process::Child, own: NetnsId) -> Result<N
     Ok(id)
 }
 
-/// The kernel reuses a namespace's number as soon as the namespace is gone; the cookie distinguishes the two.
+/// Tests that a cookie distinguishes two namespaces with the same number: the kernel reuses a namespace's
+/// number as soon as the namespace is gone.
 fn number_of_another() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
     let queue = wire.near0()?.rx_queues[0].id;
@@ -142,7 +143,7 @@ fn number_of_another() -> Result<(), Failed> {
     );
 
     let other = |cookie: &String| (cookie.parse::<u64>().unwrap_or(0) + 1).to_string();
-    // The address identifies only devices that cannot be reached, so it is not checked here.
+    // Skip the addresses: they identify only devices that cannot be reached, so they are not checked here.
     for (what, number) in object_cookies.iter().filter(|(what, _)| !what.starts_with("address of")) {
         kernel.recall(&[(what.clone(), other(number))].into());
         let error = kernel.read(std::slice::from_ref(&from)).expect_err("the object is another one");
@@ -159,8 +160,8 @@ fn number_of_another() -> Result<(), Failed> {
     Ok(())
 }
 
-/// An index can be requested explicitly once its device is gone; the inode of the directory in sysfs
-/// distinguishes the old and the new device, whatever their names are.
+/// Tests that the inode of a device's directory in sysfs distinguishes an old and a new device with the same
+/// index, whatever their names are: once a device is gone, its index can be requested explicitly.
 fn index_of_another() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
     let queue = wire.near0()?.rx_queues[0].id;

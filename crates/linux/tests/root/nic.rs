@@ -1,4 +1,4 @@
-//! Settings of a NIC and its driver, on a veth: its queues, offloads and steering files.
+//! Tests settings of a NIC and its driver, on a veth: its queues, offloads and steering files.
 
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
@@ -159,8 +159,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Changes from the kernel's default qdiscs to one qdisc per queue, to one for all queues, to another one per
-/// queue under a chosen handle, and back.
+/// Changes the kernel's default qdiscs to one qdisc per queue, then to one for all queues, then to a
+/// different one per queue under a chosen handle, and back.
 fn disciplines() -> Result<(), Failed> {
     let wire = Wire::new(3)?;
     let device = wire.near0()?.id;
@@ -189,7 +189,7 @@ fn disciplines() -> Result<(), Failed> {
         kernel.write(std::slice::from_ref(&back))?;
         assert_eq!(kernel.read(std::slice::from_ref(&back))?, [back]);
     }
-    // A single queue's qdisc is replaced while the others stay.
+    // The qdisc of a single queue is replaced while those of the other queues stay.
     let one = |limit| {
         let mut pfifo = Qdisc::of(QdiscKind::Pfifo);
         pfifo.options.insert(QdiscOption::Limit, limit);
@@ -217,7 +217,7 @@ fn big_tcp() -> Result<(), Failed> {
     there_and_back(&wire, &[of(PacketSize::Gso, 185_000), of(PacketSize::Gro, 185_000)])?;
     there_and_back(&wire, &[of(PacketSize::GsoIpv4, 150_000)])?;
 
-    // The kernel would apply a small limit to IPv4 as well.
+    // The kernel would apply a small limit to IPv4 packets as well.
     let mut kernel = Kernel::new();
     kernel.write(&[of(PacketSize::GsoIpv4, 150_000), of(PacketSize::GroIpv4, 30_000)])?;
     kernel.write(&[of(PacketSize::Gso, 185_000), of(PacketSize::Gro, 185_000)])?;
@@ -235,8 +235,8 @@ fn big_tcp() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Writes, reads back, compares what is observed with what was read, and restores the device to its former
-/// state.
+/// Writes settings, reads them back, compares them with what is observed, and restores the device to its
+/// former state.
 pub(crate) fn there_and_back(wire: &Wire, wanted: &[Setting]) -> Result<(), Failed> {
     let before = wire.near0()?;
     let mut kernel = Kernel::new();
@@ -251,7 +251,7 @@ pub(crate) fn there_and_back(wire: &Wire, wanted: &[Setting]) -> Result<(), Fail
     Ok(())
 }
 
-/// Removes the NAPIs: a veth gets new ones with every change of its queues or of GRO.
+/// Returns the device without its NAPIs: a veth gets new NAPIs with every change of its queues or of GRO.
 fn without_moving(device: &model::host::Device) -> model::host::Device {
     let mut device = device.clone();
     device.napis.clear();

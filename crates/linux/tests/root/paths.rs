@@ -1,6 +1,6 @@
 //! Tests which paths into another network namespace preserve the NAPI id of the host's device, so that an
-//! epoll there can suspend the device's interrupt. The tests check the NAPIs that sockets report and the
-//! number of polled packets.
+//! epoll in that namespace can suspend the device's interrupt. The tests check the NAPIs that sockets report
+//! and the number of polled packets.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -31,17 +31,17 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The number of answered requests while polls are counted.
+/// The number of requests that are answered while polls are counted.
 const REQUESTS: usize = 2000;
 /// The minimum number of packets that the pod's `epoll_wait` must poll if the path preserves the NAPI.
 const POLLED_MIN: u64 = 200;
-/// The pod's busy-poll time, which must be longer than a request takes between emulated CPUs: packets that
+/// How long the pod busy-polls. This must be longer than a request takes between emulated CPUs: packets that
 /// arrive later are not polled.
 const POLLS_FOR: Duration = Duration::from_millis(5);
-/// Maximum time for an answer.
+/// The maximum time to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A network namespace next to a wire, with memcached in it.
+/// A network namespace in addition to the two of a wire, with memcached in it.
 struct Pod {
     netns: String,
     server: Option<Subject>,
@@ -50,7 +50,7 @@ struct Pod {
 }
 
 impl Pod {
-    /// Creates the namespace without any path to it.
+    /// Creates the namespace, without any network path to it.
     fn beside(wire: Wire, address: &str) -> Result<Self, Failed> {
         let netns = format!("{}-pod", wire.near);
         run(&format!("ip netns add {netns}"))?;
@@ -59,7 +59,7 @@ impl Pod {
         Ok(Self { netns, server: None, wire, address })
     }
 
-    /// Adds a veth for the namespace, whose end on the host is `lxc0`, and a route to it on the host.
+    /// Adds a veth from the namespace to the host, where its end is `lxc0`, and a route on the host.
     fn routed(&self) -> Result<(), Failed> {
         let (near, far, pod) = (&self.wire.near, &self.wire.far, &self.netns);
         run(&format!("ip -n {near} link add lxc0 type veth peer name eth0 netns {pod}"))?;
@@ -73,7 +73,7 @@ impl Pod {
         Ok(())
     }
 
-    /// Makes the wire's near end redirect received packets to the pod by `bpf_redirect_peer()`.
+    /// Makes the wire's near end redirect received packets to the pod with `bpf_redirect_peer()`.
     fn redirected(&self, scratch: &Scratch) -> Result<(), Failed> {
         self.routed()?;
         let near = &self.wire.near;
@@ -86,7 +86,7 @@ impl Pod {
             .arg(&program)
             .status()?;
         assert!(compiled.success(), "{source} compiles");
-        // The far end sends to the near end's Ethernet address, so the pod must have the same one.
+        // The far end sends to the near end's Ethernet address, so the pod must have the same address.
         let mac = run(&format!("ip netns exec {near} cat /sys/class/net/near0/address"))?;
         run(&format!("ip -n {} link set eth0 address {}", self.netns, mac.trim()))?;
         run(&format!("tc -n {near} qdisc add dev near0 clsact"))?;
@@ -95,7 +95,7 @@ impl Pod {
         Ok(())
     }
 
-    /// Starts memcached, and returns one connection that was answered.
+    /// Starts memcached, and returns a connection on which it has answered.
     fn serve(&mut self) -> Result<TcpStream, Failed> {
         let memcached = format!("memcached -u root -t 1 -U 0 -l {} -p 11211", self.address.ip());
         let line = format!("netns exec {} {memcached}", self.netns);
@@ -110,7 +110,7 @@ impl Pod {
         Ok(client)
     }
 
-    /// Observes the server, as an observer of the host's namespace.
+    /// Observes the server from the host's namespace.
     fn observed(&self) -> Result<Process, Failed> {
         let pid = self.server.as_ref().ok_or("no server")?.pid();
         let mut unread = Vec::new();
@@ -118,13 +118,13 @@ impl Pod {
         found.into_iter().next().ok_or_else(|| format!("not observed: {unread:?}").into())
     }
 
-    /// The NAPIs of the host's device, in its namespace.
+    /// Returns the NAPIs of the host's device, which is in the host's namespace.
     fn host_napis(&self) -> Result<Vec<NapiId>, Failed> {
         Ok(self.wire.near0()?.napis.iter().map(|napi| napi.id).collect())
     }
 
-    /// The packets that busy polling received in a namespace. Kernel: `LINUX_MIB_BUSYPOLLRXPACKETS`, of the
-    /// device's namespace.
+    /// Returns the number of packets that busy polling received from devices of a namespace. Kernel:
+    /// `LINUX_MIB_BUSYPOLLRXPACKETS`.
     fn polled(&self) -> Result<u64, Failed> {
         let text = self.wire.in_near("cat /proc/net/netstat")?;
         let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
@@ -176,7 +176,7 @@ impl Drop for Pod {
     }
 }
 
-/// Sends this many requests, each after the previous answer.
+/// Sends this many requests, each one after the answer to the previous one.
 fn ask(client: &mut TcpStream, requests: usize) -> Result<(), Failed> {
     let mut answer = [0; 64];
     for _ in 0..requests {

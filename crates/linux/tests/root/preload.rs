@@ -1,4 +1,4 @@
-//! The libraries that cap and that count `epoll_wait`, in real programs.
+//! Tests the libraries that cap and that count `epoll_wait`, in real programs.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -32,9 +32,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The `epoll_wait` timeouts, in milliseconds, of the sleeping threads of a process. Kernel:
-/// `/proc/PID/task/TID/syscall` has the number and the arguments of the call; the fourth is the timeout, an
-/// int.
+/// Returns the `epoll_wait` timeouts of a process's sleeping threads, in milliseconds. Kernel:
+/// `/proc/PID/task/TID/syscall` contains the number and the arguments of the call; the fourth argument is the
+/// timeout, an int.
 fn timeouts(pid: Pid) -> Result<Vec<i32>, Failed> {
     const EPOLL_WAITS: [&str; 3] = ["232", "281", "22"]; // The numbers of x86_64 epoll_wait and epoll_pwait, and of aarch64 epoll_pwait.
     let mut timeouts = Vec::new();
@@ -104,7 +104,8 @@ fn every_way_to_wait() -> Result<(), Failed> {
     Ok(())
 }
 
-/// memcached's workers wake up once per request: 200 requests are 200 events, plus the workers' own notifications.
+/// Tests the counts of memcached, whose workers wake up once per request: 200 requests are 200 events, in
+/// addition to the workers' own notifications.
 fn counted_memcached() -> Result<(), Failed> {
     const REQUESTS: u64 = 200;
     let scratch = Scratch::new("counted-memcached")?;
@@ -136,8 +137,8 @@ fn counted_memcached() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Expects that eight waits find no event and two are refused, and that both libraries together work like
-/// each alone.
+/// Tests that eight waits find no event and two are refused, and that the two libraries work together as each
+/// does alone.
 fn every_way_is_counted() -> Result<(), Failed> {
     const CAP: Nanoseconds = Nanoseconds::from_millis(20);
     let scratch = Scratch::new("counted-waits")?;
@@ -146,7 +147,7 @@ fn every_way_is_counted() -> Result<(), Failed> {
     let counts = EpollCounts::new()?;
     let [(_, capping), cap] = environment(&cap?, CAP, None);
     let both = counts.environment(&count?, Some(&capping));
-    // If the cap fails, the wait never ends, so `timeout` limits it.
+    // If the cap does not work, the wait never ends, so `timeout` limits it.
     let mut bounded = Command::new("timeout");
     bounded.arg("20").arg(&program).envs([cap]).envs(both);
     let before = counts.read()?;
@@ -166,7 +167,7 @@ fn waits_with_cap(
 ) -> Result<BTreeMap<String, (i32, u64)>, Failed> {
     let mut command = Command::new(program);
     command.envs(environment(library, cap, None));
-    // If the cap fails, the wait never ends, so `timeout` limits it.
+    // If the cap does not work, the wait never ends, so `timeout` limits it.
     let mut bounded = Command::new("timeout");
     bounded.arg("20").arg(program).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut waits = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Processes of this host: what is observed of them, and what can be set.
+//! Tests what is observed of this host's processes, and what can be set on them.
 #![expect(clippy::print_stdout, reason = "a timing is printed, not asserted")]
 
 use std::time::Instant;
@@ -60,7 +60,7 @@ pub(crate) fn observed(pid: Pid) -> Result<Process, Failed> {
     }
 }
 
-/// An epoll of a process.
+/// Returns the id of an epoll of a process.
 pub(crate) fn epoll_of(pid: Pid, fd: u32) -> Result<EpollId, Failed> {
     Ok(EpollId { process: identify(pid)?, fd: Fd(fd) })
 }
@@ -274,7 +274,7 @@ fn found_by_criteria() -> Result<(), Failed> {
     assert!(
         found(Criteria { exe: Some(Patterns::exactly(exe)), ..Criteria::default() })?.contains(&expected)
     );
-    // A link to a link, each with an absolute path, as `update-alternatives` creates them.
+    // Create a link to a link, each with an absolute path, as `update-alternatives` does.
     let links = Scratch::new("links")?;
     std::os::unix::fs::symlink(exe, links.path("first"))?;
     std::os::unix::fs::symlink(links.path("first"), links.path("second"))?;
@@ -313,13 +313,13 @@ fn found_by_criteria() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The pids of processes that run an executable which matches one of these patterns.
+/// Returns the pids of processes that run an executable that matches one of these patterns.
 fn running(exe: &str) -> Result<Vec<Pid>, Failed> {
     let criteria = Criteria { exe: Some(exe.parse()?), ..Criteria::default() };
     Ok(find(&criteria, &mut Vec::new())?.into_iter().map(|process| process.pid).collect())
 }
 
-/// A program that sleeps, at a path that belongs to root.
+/// Installs a program that sleeps at a path that belongs to root, and returns the path.
 fn sleeper_at(scratch: &Scratch) -> Result<String, Failed> {
     let path = scratch.path("sbin");
     std::fs::create_dir(&path)?;
@@ -333,8 +333,8 @@ fn imitated_by_mounts() -> Result<(), Failed> {
     let scratch = Scratch::new("imitated")?;
     let path = sleeper_at(&scratch)?;
     let real = Started(std::process::Command::new(&path).arg("60").spawn()?);
-    // The imitation is in another file system, in another directory of the same file system, and then in a
-    // directory that is removed.
+    // The imitation of the program is in another file system, in another directory of the same file system,
+    // and then in a directory that is removed.
     let mount = ["mount -t tmpfs tmpfs", "mount --bind THEIRS", "mount --bind THEIRS"];
     let then = ["", "", "; rm PATH"];
     let mut imitations = Vec::new();
@@ -372,7 +372,7 @@ fn imitated_by_mounts() -> Result<(), Failed> {
     let by_name = running("np-served")?;
     for (_, pid) in &imitations {
         assert!(by_name.contains(pid), "{by_name:?}");
-        // The shell waits for the process.
+        // The shell waits for the process that it started.
         let number = rustix::process::Pid::from_raw(i32::try_from(pid.0)?).ok_or("a pid")?;
         rustix::process::kill_process(number, rustix::process::Signal::KILL)?;
     }
@@ -402,14 +402,14 @@ impl Drop for Started {
     }
 }
 
-/// Sockets are looked up by sock-diag in the process's namespace; sockets that a process brought from another
-/// namespace are not listed there, and are queried directly.
+/// Tests both ways to look up sockets: by sock-diag in the process's namespace, and by a query of the socket
+/// itself. sock-diag does not list sockets that a process brought from another namespace.
 fn two_ways() -> Result<(), Failed> {
     use SocketState::{TcpEstablished, TcpListen, TcpOther, Udp};
     let kinds = |role: &str| {
         let (subject, fds) = Subject::in_role(role)?;
         let sockets = observed(subject.pid())?.sockets;
-        // Ports differ from run to run; the pairs of connected sockets do not.
+        // The ports differ from run to run, so compare which sockets are connected to each other.
         let port = |address: Option<std::net::SocketAddr>| {
             let owner = |address| sockets.iter().position(|socket| socket.local == Some(address));
             address.map(|address| (address.ip(), owner(address)))

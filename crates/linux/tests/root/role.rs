@@ -1,5 +1,5 @@
-//! The roles that this binary plays when a test starts it as a process to observe. A role prints a line when
-//! it is ready, and exits at the end of standard input or when its parent exits.
+//! Plays the roles of this binary: a test starts it as a process to observe. A role prints a line when it is
+//! ready, and exits at the end of standard input or when its parent exits.
 #![expect(clippy::print_stdout, reason = "a role speaks to its test by standard output")]
 
 use std::io::Read;
@@ -14,7 +14,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 type Played = Result<(), Box<dyn std::error::Error>>;
 
-/// Plays a role: its name and arguments in one line.
+/// Plays the role in `line`, which has the role's name and arguments.
 pub(crate) fn play(line: &str) -> Played {
     let words: Vec<&str> = line.split(' ').collect();
     match words.as_slice() {
@@ -34,7 +34,7 @@ pub(crate) fn play(line: &str) -> Played {
     }
 }
 
-/// Holds a listener and pairs of connections to it, `count` sockets in total, distributed over some epolls.
+/// Holds a listener and pairs of connections to it, `count` sockets in total, which some epolls watch.
 fn sockets(count: usize, epolls: usize) -> Played {
     let most = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })?;
@@ -43,7 +43,7 @@ fn sockets(count: usize, epolls: usize) -> Played {
     let mut connections: Vec<TcpStream> = Vec::new();
     while connections.len() + 2 < count {
         let client = TcpStream::connect(address)?;
-        // Close by a reset, so that no connection stays in TIME-WAIT.
+        // Close the connection with a reset, so that none stays in TIME-WAIT.
         rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO))?;
         connections.extend([client, listener.accept()?.0]);
     }
@@ -54,7 +54,7 @@ fn sockets(count: usize, epolls: usize) -> Played {
     ready(&epolls)
 }
 
-/// Holds an epoll in an epoll; the outer one also watches a UDP socket and a pipe.
+/// Holds an epoll that another epoll watches; the outer epoll also watches a UDP socket and a pipe.
 fn nested() -> Played {
     let (inner, outer) = (new_epoll()?, new_epoll()?);
     let socket = UdpSocket::bind("127.0.0.1:0")?;
@@ -65,7 +65,7 @@ fn nested() -> Played {
     ready(&[outer.as_fd(), inner.as_fd(), socket.as_fd()])
 }
 
-/// Holds an epoll; on a byte of input, closes it and reuses its descriptor for a pipe.
+/// Holds an epoll; on a byte of input, closes the epoll and reuses its descriptor for a pipe.
 fn reuse() -> Played {
     let mut epoll = new_epoll()?;
     let (pipe, _writer) = std::io::pipe()?;
@@ -77,7 +77,7 @@ fn reuse() -> Played {
     Ok(())
 }
 
-/// A server whose second thread waits on an epoll forever; on a byte of input, the thread exits.
+/// Plays a server whose second thread waits on an epoll forever; on a byte of input, the thread exits.
 #[expect(clippy::disallowed_methods, reason = "a role waits without a limit")]
 fn waiter() -> Played {
     let epoll = new_epoll()?;
@@ -110,7 +110,7 @@ fn counter() -> Played {
 }
 
 /// Holds sockets of many kinds. If another process is given, the role then enters that process's network
-/// namespace with them.
+/// namespace and keeps the sockets.
 fn kinds(into: Option<Pid>) -> Played {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let client = TcpStream::connect(listener.local_addr()?)?;

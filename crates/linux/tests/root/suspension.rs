@@ -1,5 +1,5 @@
-//! Tests what ends the suspension of an IRQ: the timeout if the application stalls, the end of its epoll, or
-//! another application on the same NAPI. The tests count who polls the NAPI.
+//! Tests what ends the suspension of an IRQ: the timeout if the application stalls, the closing of its epoll,
+//! or another application on the same NAPI. The tests count who polls the NAPI.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -16,17 +16,17 @@ use testkit::subject::{Subject, eventually};
 use testkit::wire::Wire;
 use testkit::{Need, test};
 
-/// The gro-flush-timeout of deferral.
+/// The gro-flush-timeout during deferral.
 const FLUSH: Nanoseconds = Nanoseconds::from_millis(2);
 
-/// Deferral ends after this many empty polls.
+/// The number of empty polls after which deferral ends.
 const DEFERRED: u32 = 3;
 
-/// A suspension that lasts longer than any test waits.
+/// An irq-suspend-timeout that is longer than any test waits.
 const FOREVER: Nanoseconds = Nanoseconds::from_millis(600_000);
 
-/// The number of attempts: a softirq that still runs when the suspension begins arms the short timer
-/// afterwards, which ends the suspension.
+/// The maximum number of attempts: if a softirq still runs when the suspension begins, it arms the short
+/// timer afterwards, and that ends the suspension.
 const TRIES: usize = 200;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -49,7 +49,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// An application at the near end of a wire, and its client.
+/// An application at the near end of a wire that suspends its IRQ, and the application's client.
 struct Suspended {
     wire: Wire,
     scratch: Scratch,
@@ -93,7 +93,7 @@ impl Suspended {
         Ok(())
     }
 
-    /// The application receives a datagram.
+    /// Makes the application receive a datagram.
     fn receive(&mut self) -> Result<(), Failed> {
         self.app.say("wait")?;
         self.send(APP)?;
@@ -122,8 +122,8 @@ impl Suspended {
         Ok(none)
     }
 
-    /// Makes the application receive a datagram and stall, and repeats that until a later packet waits, which
-    /// shows that the IRQ is suspended. Returns the counts at that moment.
+    /// Makes the application receive a datagram and stall, and repeats that until a later packet is not
+    /// delivered, which shows that the IRQ is suspended. Returns the counts at that moment.
     fn stall(&mut self) -> Result<Snapshot, Failed> {
         for _ in 0..TRIES {
             self.receive()?;
@@ -160,8 +160,8 @@ fn application(wire: &Wire, scratch: &Scratch, port: u16, how: &str) -> Result<(
     Ok((app, Fd(numbers[0])))
 }
 
-/// While the application stalls, packets wait no longer than the timeout: then the timer polls them, and when
-/// deferral has run out, interrupts do.
+/// Tests that packets wait no longer than the timeout while the application stalls: then the timer polls, and
+/// when deferral has run out, interrupts deliver.
 fn stalls() -> Result<(), Failed> {
     let mut one = Suspended::start(Nanoseconds::from_millis(400))?;
     let earlier = one.stall()?;
@@ -169,7 +169,7 @@ fn stalls() -> Result<(), Failed> {
     assert!(counts.timer_expired > 0 && counts.timer.packets > 0, "{counts:?}");
     assert_eq!((counts.application.polls, counts.interrupt.packets), (0, 0), "{counts:?}");
 
-    // The timer polls without packets until the IRQ is enabled again.
+    // The timer polls and finds no packets until the IRQ is enabled again.
     for _ in 0..TRIES {
         std::thread::sleep(Duration::from_nanos(FLUSH.0 * u64::from(DEFERRED) * 4));
         let earlier = one.counter.snapshot()?;
@@ -185,8 +185,8 @@ fn stalls() -> Result<(), Failed> {
     Err("no interrupt occurred any more".into())
 }
 
-/// The end of the epoll ends its suspension: waiting packets are delivered although the timeout is far away,
-/// and later packets are delivered by deferral or interrupts.
+/// Tests that the closing of an epoll ends its suspension: waiting packets are delivered although the timeout
+/// is far away, and later packets are delivered by deferral or interrupts.
 fn ends(end: impl FnOnce(&mut Suspended) -> Result<(), Failed>) -> Result<(), Failed> {
     let mut one = Suspended::start(FOREVER)?;
     let earlier = one.stall()?;
@@ -204,12 +204,14 @@ fn ends(end: impl FnOnce(&mut Suspended) -> Result<(), Failed>) -> Result<(), Fa
     Ok(())
 }
 
-/// An `epoll_wait` without events resumes the IRQ of its NAPI, even if another application suspended it.
+/// Tests that an `epoll_wait` without events resumes the IRQ of its NAPI, even if another application
+/// suspended it.
 fn another_polls() -> Result<(), Failed> {
     let mut one = Suspended::start(FOREVER)?;
     let (mut other, _) = application(&one.wire, &one.scratch, OTHER, "prefer")?;
     one.stall()?;
-    // One poll by the first application brings the packets of both, so both suspend the IRQ and then stall.
+    // One poll by the first application delivers the packets of both applications, so both suspend the IRQ
+    // and then stall.
     other.say("wait")?;
     one.send(OTHER)?;
     one.receive()?;
@@ -222,7 +224,7 @@ fn another_polls() -> Result<(), Failed> {
     let counts = one.delivered(&earlier, 1)?;
     let [(pid, _)] = counts.by_process[..] else { panic!("one process polled: {counts:?}") };
     assert_eq!(pid, other.pid(), "{counts:?}");
-    // Later packets no longer wait for the application that stalls.
+    // Later packets no longer wait until the stalled application continues.
     let earlier = one.counter.snapshot()?;
     one.send(APP)?;
     let counts = one.delivered(&earlier, 1)?;
@@ -230,8 +232,8 @@ fn another_polls() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The packets of an application that does not poll wait until the other application, which suspended the
-/// IRQ, calls `epoll_wait` again.
+/// Tests that the packets of an application that does not poll wait until the other application, which
+/// suspended the IRQ, calls `epoll_wait` again.
 fn another_waits() -> Result<(), Failed> {
     let mut one = Suspended::start(FOREVER)?;
     let (mut other, _) = application(&one.wire, &one.scratch, OTHER, "ordinary")?;
@@ -248,7 +250,7 @@ fn another_waits() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The program handles the first datagram for 8 ms.
+/// How long the program takes to handle the first datagram.
 const BUSY: Nanoseconds = Nanoseconds::from_millis(8);
 
 /// Makes the process handle a batch, and measures the batch.
@@ -281,7 +283,8 @@ fn batch_of_an_epoll() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Without fentry programs, the batch ends when the application polls its NAPI.
+/// Tests a batch that is measured by NAPI: without fentry programs, the batch ends when the application polls
+/// its NAPI.
 fn batch_on_a_napi() -> Result<(), Failed> {
     let mut one = Suspended::start(FOREVER)?;
     let of = BatchesOf::Napi(one.napi);
@@ -291,7 +294,7 @@ fn batch_on_a_napi() -> Result<(), Failed> {
         let found = measured(&mut one, &meter, of)?;
         assert_eq!((found.events, found.maxevents, found.outlasted), (0, 0, 0), "nothing expires: {found:?}");
         last = Some(found);
-        // A softirq that still ran when the suspension began counts as the end of the batch.
+        // If a softirq was still running when the suspension began, it counts as the end of the batch.
         if found.longest >= BUSY {
             return Ok(());
         }
@@ -299,8 +302,8 @@ fn batch_on_a_napi() -> Result<(), Failed> {
     Err(format!("never measured: {last:?}").into())
 }
 
-/// The timeout expires within the batch. That is counted, and the batch lasts at least as long as the
-/// timeout.
+/// Tests a timeout that expires within the batch: the expiry is counted, and the batch lasts at least as long
+/// as the timeout.
 fn outlasted() -> Result<(), Failed> {
     const SHORT: Nanoseconds = Nanoseconds::from_millis(4);
     let mut one = Suspended::start(SHORT)?;

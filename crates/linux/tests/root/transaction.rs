@@ -1,4 +1,4 @@
-//! Describes the transactions of tests.
+//! Describes the transactions that tests make.
 
 use apply::{Moment, TransactionOrigin};
 use model::Nanoseconds;

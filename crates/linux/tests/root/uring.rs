@@ -31,7 +31,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Kernel: 6.0, `include/uapi/linux/io_uring.h` `IORING_SETUP_SINGLE_ISSUER`.
+/// The flag `IORING_SETUP_SINGLE_ISSUER`. Kernel: 6.0, `include/uapi/linux/io_uring.h`.
 const SINGLE_ISSUER: &str = "0x1000";
 const NAPI: RingNapi = RingNapi { busy_poll_usecs: 64, prefer_busy_poll: true };
 
@@ -73,10 +73,10 @@ fn single_issuer() -> Result<(), Failed> {
 /// The number of bytes that are sent in both directions while polls are counted.
 const BYTES: usize = 2000;
 
-/// Maximum time for one byte.
+/// The maximum time to wait for one byte.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Counts which context polled the only NAPI of the wire's near end while a server with io_uring received
+/// Counts which context polls the only NAPI of the wire's near end while a server with an io_uring receives
 /// requests.
 fn polled(wire: &Wire, client: &mut TcpStream) -> Result<NapiDelivered, Failed> {
     let mut counter = DeliveryCounter::load()?;
@@ -91,8 +91,8 @@ fn polled(wire: &Wire, client: &mut TcpStream) -> Result<NapiDelivered, Failed> 
     Ok(delivered.napi(napi).ok_or_else(|| format!("the NAPI was not polled: {delivered:?}"))?.clone())
 }
 
-/// No file shows the ring's list of NAPIs, so the test counts polls: each wait of the ring polls the NAPIs in
-/// its list.
+/// Tests that a ring stops polling. No file shows the ring's list of NAPIs, so the test counts polls: each
+/// wait of the ring polls the NAPIs in its list.
 fn polls_no_more() -> Result<(), Failed> {
     let (scratch, wire) = (Scratch::new("ring-echo")?, Wire::new(1)?);
     let mut command = Command::new("ip");
@@ -113,7 +113,8 @@ fn polls_no_more() -> Result<(), Failed> {
     let after = polled(&wire, &mut client)?;
     assert_eq!(after.application, PollCounts::default(), "{after:?}");
 
-    // The ring can be set again, and finds its NAPI again; a shell script can restore the ring, too.
+    // The ring can be set to poll again, and then finds its NAPI again; a shell script can restore the ring,
+    // too.
     write_ring_napi(&id, Some(NAPI))?;
     let again = polled(&wire, &mut client)?;
     assert!(again.application.polls > 100, "{again:?}");

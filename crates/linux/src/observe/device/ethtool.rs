@@ -1,4 +1,4 @@
-//! The replies of the ethtool family about devices, and their interpretation.
+//! Collects and interprets the ethtool family's replies about devices.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +82,7 @@ pub(crate) fn coalesce(raw: &RawCoalesce) -> Coalesce {
     }
 }
 
-/// Whether a device segments TCP itself; `None` if it does not report it.
+/// Whether a device segments TCP itself; `None` if its driver does not report that.
 pub(in crate::observe) fn segments(
     ethtool: &mut netlink::Ethtool,
     device: IfIndex,
@@ -106,13 +106,13 @@ fn features(raw: &RawFeatures, names: &[String]) -> Features {
     }
 }
 
-/// The states of the offloads that the kernel knows and the device's driver supports. Offloads that the
-/// driver does not support are always off.
+/// Returns the states of the offloads that the device's driver supports. Offloads that the driver does not
+/// support are always off.
 fn offloads(raw: &RawFeatures, names: &[String]) -> BTreeMap<Offload, bool> {
     offloads_by(raw, names, |bit| raw.is_active(bit))
 }
 
-/// Like [`offloads`], but with the requested states, which a write changes. The kernel remembers a request
+/// Like [`offloads`], but returns the requested states, which a write changes. The kernel remembers a request
 /// while it cannot switch the offload.
 pub(crate) fn requested_offloads(raw: &RawFeatures, names: &[String]) -> BTreeMap<Offload, bool> {
     offloads_by(raw, names, |bit| raw.is_requested(bit))

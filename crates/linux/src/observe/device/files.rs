@@ -23,7 +23,7 @@ pub(super) fn from_sysfs(
         number(sysfs, &format!("{directory}/gro_flush_timeout"), unread).map(Nanoseconds);
     device.threaded = number(sysfs, &format!("{directory}/threaded"), unread).and_then(Threading::of_number);
     queues(device, sysfs, &directory, unread);
-    // A link without a carrier has no speed: the file then has -1, or cannot be read.
+    // A link without a carrier has no speed: the file then contains -1, or cannot be read.
     let speed = sysfs.read_if_any(&format!("{directory}/speed")).or_unread(unread);
     device.link.speed_mbps = speed.and_then(|speed| speed.parse().ok()).filter(|speed| *speed > 0);
     if !device.kind.is_empty() {
@@ -35,7 +35,7 @@ pub(super) fn from_sysfs(
 fn queues(device: &mut Device, sysfs: &SysFs, directory: &str, unread: &mut Vec<Unread>) {
     let directory = format!("{directory}/queues");
     let names = sysfs.list(&directory).or_unread(unread);
-    // Open the directory once: a device may have hundreds of queues, with four files each.
+    // Open the directory only once: a device may have hundreds of queues, with four files each.
     let Some(sysfs) = sysfs.below(&directory).or_unread(unread) else { return };
     let sysfs = &sysfs;
     for name in &names {
@@ -87,7 +87,8 @@ fn bus_device(
     vectors.iter().filter_map(|vector| vector.parse().ok()).map(IrqNumber).collect()
 }
 
-/// Whether a name is a PCI address: `0000:3b:00.0`, and not `virtio0` or the name of a platform device.
+/// Whether a name is a PCI address such as `0000:3b:00.0`, rather than `virtio0` or the name of a platform
+/// device.
 fn is_pci_address(name: &str) -> bool {
     let mut parts = name.split([':', '.']);
     let mut hex = |digits: usize| {
@@ -96,7 +97,7 @@ fn is_pci_address(name: &str) -> bool {
     hex(4) && hex(2) && hex(2) && hex(1) && parts.next().is_none()
 }
 
-/// Reads a file with one number; `None` if it does not exist.
+/// Reads a file that contains one number; `None` if the file does not exist.
 pub(super) fn number<T: FromStr>(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> Option<T> {
     let text = sysfs.read_if_any(path).or_unread(unread)?;
     let parsed = text
@@ -105,7 +106,8 @@ pub(super) fn number<T: FromStr>(sysfs: &SysFs, path: &str, unread: &mut Vec<Unr
     parsed.map(Some).or_unread(unread)
 }
 
-/// Reads a file with a mask of CPUs; an empty set if the file does not exist, as on a device without XPS.
+/// Reads a file that contains a CPU mask; an empty set if the file does not exist, as on a device without
+/// XPS.
 fn mask(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> CpuSet {
     let Some(text) = sysfs.read_if_any(path).or_unread(unread) else { return CpuSet::new() };
     CpuSet::parse_mask(&text)
@@ -113,7 +115,7 @@ fn mask(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> CpuSet {
         .or_unread(unread)
 }
 
-/// Converts a mask of queues, which the kernel writes in the format of CPU masks.
+/// Converts a mask of queues, which the kernel writes in the format of a CPU mask, to the queues.
 pub(crate) fn queues_of(mask: &CpuSet) -> Vec<QueueIndex> {
     mask.iter().map(|bit| QueueIndex(bit.0)).collect()
 }

@@ -1,4 +1,5 @@
-//! The events per `epoll_wait` of programs that were started with [`Library::Count`](super::Library::Count).
+//! Counts the events per `epoll_wait` of programs that were started with
+//! [`Library::Count`](super::Library::Count).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,16 +13,16 @@ use sys::error::KernelError;
 
 use super::{PRELOAD_VARIABLE, libraries};
 
-/// The variable that tells the library the path of its file of counts.
+/// The environment variable with the path of the file in which the library counts.
 const COUNTS_VARIABLE: &str = "NETPOLICY_EPOLL_COUNTS";
 
 /// The number of threads with a separate slot; further threads share the last slot. Equals `THREADS_MAX` in
 /// `preload/epoll_count.c`.
 const THREADS_MAX: usize = 64;
 /// The size of a slot, and of the header before the slots, in 64-bit numbers: see `struct slot` and `struct
-/// counts` in that file.
+/// counts` in `preload/epoll_count.c`.
 const NUMBERS: usize = 16;
-/// The index in a slot of the numbers that follow the size classes.
+/// The indices, within a slot, of the numbers that follow the size classes.
 const EVENTS: usize = EpollBatch::SIZES;
 const MOST: usize = EVENTS + 1;
 const FAILED: usize = EVENTS + 2;
@@ -37,7 +38,7 @@ const _: () = assert!(
 );
 const _: () = assert!(SLOT_BYTES == 128 && BYTES == 8320, "the same as in preload/epoll_count.c");
 
-/// A file in which programs count what their `epoll_wait` returns. After this is dropped the programs
+/// A file in which programs count what their `epoll_wait` returns. After this value is dropped, the programs
 /// continue counting, but no one reads the counts. The file has no name and need not be removed.
 #[derive(Debug)]
 pub struct EpollCounts {
@@ -56,10 +57,10 @@ pub struct EpollCalls {
 }
 
 impl EpollCounts {
-    /// Creates a file in which nothing has been counted.
+    /// Creates a file in which nothing has been counted yet.
     ///
     /// # Errors
-    /// The kernel's error, if it has no memory for a few pages.
+    /// The kernel's error, if there is no memory for a few pages.
     pub fn new() -> Result<Self, KernelError> {
         let failed = |errno| KernelError::errno("a file for counts of epoll_wait", errno);
         let file = memfd_create("netpolicy-epoll-counts", MemfdFlags::CLOEXEC).map_err(failed)?;
@@ -67,9 +68,10 @@ impl EpollCounts {
         Ok(Self { file: file.into() })
     }
 
-    /// The variables that start a program with the library and make it count here. Libraries that are already
-    /// in `LD_PRELOAD` come first. The program must see this process in `/proc`, and must be allowed to open
-    /// its files when it is loaded; a later change of its user does not matter.
+    /// Returns the environment variables that start a program with the library and make it count in this
+    /// file. Libraries that are already in `LD_PRELOAD` come first. The program must see this process in
+    /// `/proc`, and must be allowed to open this process's files when the program is loaded; a later change
+    /// of the program's user does not matter.
     pub fn environment(&self, library: &Path, preloaded: Option<&OsStr>) -> [(&'static str, OsString); 2] {
         let place = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
         [(PRELOAD_VARIABLE, libraries(library, preloaded)), (COUNTS_VARIABLE, place.into())]
@@ -86,7 +88,7 @@ impl EpollCounts {
         Ok(EpollCalls::parse(&bytes))
     }
 
-    /// Resets the maximum number of events per call.
+    /// Resets the recorded maximum number of events per call.
     ///
     /// # Errors
     /// The kernel's error; none is known.
@@ -123,8 +125,8 @@ impl EpollCalls {
         calls
     }
 
-    /// The number of events that the calls since an earlier moment returned. `None` if no program has ever
-    /// counted: it is statically linked, or has not made its first call yet.
+    /// Returns the number of events that the calls since an earlier moment returned. `None` if no program has
+    /// ever counted, because it is statically linked or has not made its first call yet.
     #[expect(clippy::cast_precision_loss, reason = "events of one run, far below 2^53")]
     pub fn batch_since(&self, earlier: &Self) -> Option<EpollBatch> {
         if self.threads == 0 {
@@ -142,7 +144,7 @@ impl EpollCalls {
         })
     }
 
-    /// The number of calls since an earlier moment that returned an error.
+    /// Returns the number of calls since an earlier moment that returned an error.
     pub const fn failed_since(&self, earlier: &Self) -> u64 {
         self.failed.saturating_sub(earlier.failed)
     }

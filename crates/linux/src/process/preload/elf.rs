@@ -1,9 +1,9 @@
-//! A reader of ELF headers that determines whether an executable can be preloaded; it accepts any bytes.
+//! Reads ELF headers to determine whether a library can be preloaded into an executable; accepts any bytes.
 //!
 //! Kernel: 6.18, `include/uapi/linux/elf.h` `struct elf64_hdr`, `struct elf64_phdr`.
 
 /// The maximum number of program headers that are read. Kernel: `fs/binfmt_elf.c` `load_elf_phdrs()` accepts
-/// 64 KiB of them.
+/// 64 KiB of program headers.
 const PROGRAM_HEADERS_MAX: usize = 65_536 / PROGRAM_HEADER_BYTES;
 /// The size of a `struct elf64_phdr`.
 const PROGRAM_HEADER_BYTES: usize = 56;
@@ -13,10 +13,10 @@ const PT_INTERP: u32 = 3;
 /// Kernel: `PT_NOTE`.
 const PT_NOTE: u32 = 4;
 
-/// The machine for which this crate is built. Kernel: `include/uapi/linux/elf-em.h`.
+/// The ELF number of the machine for which this crate is built. Kernel: `include/uapi/linux/elf-em.h`.
 #[cfg(target_arch = "x86_64")]
 const OUR_MACHINE: u16 = 62;
-/// The machine for which this crate is built.
+/// The ELF number of the machine for which this crate is built.
 #[cfg(target_arch = "aarch64")]
 const OUR_MACHINE: u16 = 183;
 
@@ -30,7 +30,7 @@ pub(super) enum Executable {
     Foreign,
     /// A statically linked executable, which has no dynamic linker.
     Static,
-    /// A dynamically linked executable that is built by Go, whose runtime calls the kernel without the C
+    /// A dynamically linked executable that was built by Go, whose runtime makes system calls without the C
     /// library.
     Go,
     /// Any other dynamically linked executable.
@@ -64,7 +64,7 @@ impl Executable {
     }
 }
 
-/// A program header: the type and the place of a part of the file.
+/// A program header: the type of a part of the file, and its place in the file.
 struct ProgramHeader {
     kind: u32,
     offset: usize,
@@ -120,7 +120,7 @@ mod test {
     use super::*;
     use proptest::prelude::*;
 
-    /// An executable of this machine with these segments, each with 16 bytes of content.
+    /// Returns an executable for this machine with these segments, each with 16 bytes of content.
     fn executable(segments: &[(u32, &[u8; 16])]) -> Vec<u8> {
         let headers_end = 64 + segments.len() * PROGRAM_HEADER_BYTES;
         let mut bytes = vec![0; headers_end];

@@ -77,12 +77,12 @@ pub fn install(library: Library, directory: &Path) -> Result<PathBuf, KernelErro
     Ok(path)
 }
 
-/// The existing file with the library's name.
+/// The state of an existing file that has the library's name.
 enum Existing {
     None,
     /// The installed library is identical.
     Ours,
-    /// A file of ours with other content, for example because the disk was full or the machine lost power.
+    /// A file of ours with other content, for example after the disk was full or the machine lost power.
     Damaged,
     /// The file is not ours, or not a regular file.
     Foreign,
@@ -120,7 +120,7 @@ fn replace(directory: &OwnedFd, name: &str, content: &[u8]) -> Result<(), Errno>
 }
 
 fn write_new(directory: &OwnedFd, name: &str, content: &[u8]) -> Result<(), Errno> {
-    // Remove the file of a killed process that had our pid.
+    // Remove a temporary file that a killed process with the same pid left behind.
     match unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno),
@@ -146,7 +146,8 @@ fn only_we_may_change(file: impl AsFd) -> Result<bool, Errno> {
     Ok(owned && !Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH))
 }
 
-/// The 64-bit FNV-1a hash, to distinguish versions; an existing file is compared by its whole content.
+/// Computes the 64-bit FNV-1a hash, which distinguishes versions of a library; an existing file is compared
+/// by its whole content.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()
@@ -162,7 +163,7 @@ mod test {
 
     use super::*;
 
-    /// A directory that no other user may write to, independent of the umask.
+    /// Creates a directory to which no other user may write, independent of the umask.
     fn directory() -> TempDir {
         let mut builder = Builder::new();
         builder.prefix("netpolicy-preload-").permissions(Permissions::from_mode(0o700));

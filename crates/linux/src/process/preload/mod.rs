@@ -1,5 +1,5 @@
-//! The libraries that cap and that count an application's `epoll_wait`: where they are installed, and which
-//! programs cannot load them.
+//! Provides the libraries that cap the timeout of an application's `epoll_wait` and that count its events:
+//! where they are installed, and which programs cannot load them.
 //!
 //! Full busy polling needs an event loop that returns every millisecond, and the timeout of `epoll_wait` is
 //! an argument that only the application itself can change. So the library works only for programs that are
@@ -7,7 +7,7 @@
 //!
 //! The number of events that each `epoll_wait` returned is also known only to the program: the kernel does
 //! not count it, and a tracepoint on system calls would slow down every call on the machine. [`EpollCounts`]
-//! provides it for programs that were started with the other library.
+//! provides that number for programs that were started with the counting library.
 
 mod counts;
 mod elf;
@@ -23,13 +23,14 @@ use std::path::Path;
 
 use model::Nanoseconds;
 
-/// The variable that tells [`Library::Cap`] its cap.
+/// The environment variable that tells [`Library::Cap`] the cap.
 pub const CAP_VARIABLE: &str = "NETPOLICY_EPOLL_WAIT_CAP_US";
-/// The variable that lists the libraries that the dynamic linker loads first. See ld.so(8).
+/// The environment variable with the libraries that the dynamic linker loads first. See ld.so(8).
 pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
-/// The variables that start a program with [`Library::Cap`] and this cap, which is rounded up to whole
-/// microseconds. Libraries that are already in `LD_PRELOAD` come first, as they would without us.
+/// Returns the environment variables that start a program with [`Library::Cap`] and this cap, which is
+/// rounded up to whole microseconds. Libraries that are already in `LD_PRELOAD` keep their place at the
+/// front.
 pub fn environment(
     library: &Path,
     cap: Nanoseconds,

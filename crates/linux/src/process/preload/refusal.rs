@@ -1,4 +1,4 @@
-//! Why a library cannot be preloaded into an executable.
+//! Determines why a library cannot be preloaded into an executable.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,9 +12,9 @@ use sys::error::KernelError;
 
 use super::elf::Executable;
 
-/// How much of an executable is read: its headers and notes are at its beginning.
+/// How many bytes of an executable are read: its headers and notes are at its beginning.
 const LOOKED_AT_BYTES: u64 = 64 << 10;
-/// The maximum number of interpreters before the program. Kernel: 6.18, `fs/exec.c` `exec_binprm()`.
+/// The maximum number of nested interpreters before the program. Kernel: 6.18, `fs/exec.c` `exec_binprm()`.
 const INTERPRETERS_MAX: usize = 5;
 
 /// Returns why preloading cannot work if the caller starts this executable; `None` if it can work.
@@ -26,7 +26,7 @@ pub fn refusal(exe: &Path) -> Result<Option<String>, KernelError> {
     for _ in 0..=INTERPRETERS_MAX {
         let image = Image::open(&program)?;
         match image.interpreter() {
-            // The mode bits of a script are irrelevant; those of its interpreter count.
+            // The mode bits of a script are irrelevant; those of the script's interpreter count.
             Some(interpreter) => program = interpreter,
             None => return Ok(image.refusal().map(|why| format!("{} {why}", program.display()))),
         }
@@ -34,7 +34,7 @@ pub fn refusal(exe: &Path) -> Result<Option<String>, KernelError> {
     Ok(Some(format!("{} has more than {INTERPRETERS_MAX} interpreters", exe.display())))
 }
 
-/// An executable file and its beginning.
+/// The mode of an executable file, and the bytes at its beginning.
 struct Image {
     bytes: Vec<u8>,
     mode: u32,
@@ -58,7 +58,7 @@ impl Image {
         Ok(Self { bytes, mode: metadata.mode(), uid: metadata.uid(), gid: metadata.gid(), has_capabilities })
     }
 
-    /// The interpreter in a script's first line.
+    /// Parses the interpreter in a script's first line.
     ///
     /// Kernel: 6.18, `fs/binfmt_script.c` `load_script()`.
     fn interpreter(&self) -> Option<PathBuf> {
@@ -67,7 +67,8 @@ impl Image {
         (!path.is_empty()).then(|| PathBuf::from(std::ffi::OsStr::from_bytes(path)))
     }
 
-    /// Why the dynamic linker would not load a library into the program; the text completes a sentence.
+    /// Returns why the dynamic linker would not load a library into the program; the text completes a
+    /// sentence that begins with the program's path.
     fn refusal(&self) -> Option<&'static str> {
         match Executable::read(&self.bytes) {
             Executable::NotElf => Some("is neither an ELF executable nor a script"),

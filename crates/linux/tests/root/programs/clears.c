@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Receives datagrams through an epoll that prefers busy polling, so that each epoll_wait suspends
- * the IRQs of the datagrams' NAPI, until no datagram arrives for a time in which many were sent.
- * Then sets events-only polling ("events-only") or no polling, and prints whether another datagram
- * arrives, and after how many milliseconds.
+ * the IRQs of the datagrams' NAPI. Goes on until no datagram arrives for a time in which many were
+ * sent. Then sets events-only polling ("events-only") or no polling, and prints whether another
+ * datagram arrives, and after how many milliseconds.
  */
 #include <arpa/inet.h>
 #include <stdint.h>
@@ -25,8 +25,8 @@ struct params {
 #define EVENTS_ONLY 1
 #define PATIENCE_MS 20000
 /*
- * A softirq that still runs when the suspension begins may end the suspension:
- * retry this often.
+ * The maximum number of attempts: a softirq that still runs when the suspension
+ * begins may end the suspension.
  */
 #define TRIES 400
 #define PAUSE_NS 60000000

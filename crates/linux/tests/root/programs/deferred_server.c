@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Echoes what it receives, one connection at a time. With TCP_DEFER_ACCEPT, each connection is accepted with
- * its first request. The arguments are its address and port.
+ * Echoes what it receives, one connection at a time. With TCP_DEFER_ACCEPT, the server accepts a
+ * connection only when its first request arrives. The arguments are the server's address and port.
  */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>

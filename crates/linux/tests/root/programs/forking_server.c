@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Forks a process for each connection, as PostgreSQL does. Each line costs ten milliseconds of CPU time and
- * is answered with "done". After a line "reload", another process takes over the connection and the previous
- * one exits, as when nginx is reloaded; after a line "die", the process is killed as soon as it has answered.
- * The arguments are the address and port.
+ * Forks a process for each connection, as PostgreSQL does. Each received line costs ten
+ * milliseconds of CPU time and is answered with "done". After the line "reload", another process
+ * takes over the connection and the previous one exits, as when nginx is reloaded; after the line
+ * "die", the process is killed as soon as it has answered. The arguments are the address and port.
  */
 #include <arpa/inet.h>
 #include <signal.h>
@@ -60,7 +60,8 @@ int main(int count, char **arguments)
 	if (count != 3 || inet_pton(AF_INET, arguments[1], &address.sin_addr) != 1)
 		return 2;
 	address.sin_port = htons((unsigned short)atoi(arguments[2]));
-	/* Reap orphaned grandchildren here, too. */
+	/* This process becomes the parent of orphaned grandchildren, so it must
+	 * reap them. */
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	signal(SIGCHLD, reaps);
 	if (setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Holds one of its locks indefinitely: the kernel copies to or from a page of a FUSE file whose
- * server, the parent, does not answer. Needs no privilege.
+ * Holds one of the process's own locks indefinitely: the kernel copies to or from a page of a FUSE
+ * file whose server, the parent, does not answer. Needs no privilege.
  *
- * usage: hang DIRECTORY epoll|send|ring DEVICE
- * DEVICE is /dev/fuse, or a device node with its number that everyone may open, as on most distributions.
- * Prints "ready PID FD" when the lock is held: the process, and its epoll or socket. "ring" prints it
- * earlier: the process has many io_urings, and holds the lock of the last one as soon as the first one polls.
- * At the end of its input the server exits, and the kernel releases the process.
+ * usage: hang DIRECTORY epoll|send|ring DEVICE DEVICE is /dev/fuse, or a device node with its
+ * number that everyone may open, as on most distributions. Prints "ready PID FD" when the lock is
+ * held: the process, and its epoll or socket. "ring" prints it earlier: the process has many
+ * io_urings, and holds the lock of the last one as soon as the first one polls. At the end of its
+ * input the server exits, and the kernel releases the process.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -88,7 +88,7 @@ static void hang_ring(void *page)
 	syscall(SYS_io_uring_register, CHILD_FD + RINGS - 1, 0, page, 1);
 }
 
-/* The system call that does not return. */
+/* Makes the system call that does not return. */
 static void hang(const char *directory, const char *kind)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -219,7 +219,8 @@ int main(int count, char **arguments)
 	if (child < 0)
 		fail("fork");
 	if (!child) {
-		/* Only the server may hold the file: the kernel aborts its requests when the file is closed. */
+		/* Only the server may hold the FUSE descriptor: the kernel aborts pending requests
+		 * when the last copy is closed. */
 		close(fuse);
 		hang(arguments[1], arguments[2]);
 	}
@@ -235,7 +236,7 @@ int main(int count, char **arguments)
 		if (ready[0].revents & (POLLERR | POLLHUP))
 			break;
 	}
-	/* Close the file first, which releases the process that waits for it. */
+	/* Close the FUSE descriptor first, which releases the process that waits for an answer. */
 	close(fuse);
 	kill(child, SIGKILL);
 	waitpid(child, NULL, 0);

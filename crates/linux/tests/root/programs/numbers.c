@@ -1,4 +1,4 @@
-/* Prints the constants of the header as compiled. */
+/* Prints the constants of the header, as the C compiler sees them. */
 #include <stdio.h>
 
 #include <netpolicy.h>

@@ -1,6 +1,6 @@
 /*
- * Sets options of the kernel itself: values that the kernel accepts, and a value longer than BPF
- * programs can see.
+ * Sets the kernel's own socket options, to values that the kernel accepts and to a value longer
+ * than BPF programs can see.
  */
 #include <errno.h>
 #include <stdio.h>

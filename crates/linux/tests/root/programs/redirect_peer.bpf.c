@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Redirects every packet to the peer of a veth, in any namespace, as Cilium's host routing
- * does. */
+/* Redirects every packet to the peer of a veth, which may be in another namespace, as Cilium's host
+ * routing does. */
 #define SEC(name) __attribute__((section(name), used))
 
 struct __sk_buff;

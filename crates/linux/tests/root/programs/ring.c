@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Holds an io_uring with one registered socket until its standard input ends. The argument is the ring's flags;
- * it prints the ring's descriptor.
+ * Holds an io_uring with one registered socket until standard input ends. The argument is the
+ * ring's flags. Prints the ring's descriptor.
  */
 #include <stdio.h>
 #include <stdlib.h>

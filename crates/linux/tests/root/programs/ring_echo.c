@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Echoes each byte of one connection to 192.0.2.1:7007, and waits for each byte with an io_uring.
- * Prints the ring's descriptor once it listens.
+ * Listens on 192.0.2.1:7007, echoes each byte of one connection, and waits for each byte with an
+ * io_uring. Prints the ring's descriptor once it listens.
  */
 #include <arpa/inet.h>
 #include <linux/io_uring.h>

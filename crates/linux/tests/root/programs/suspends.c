@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Receives datagrams on a port through an epoll, one step for each line of standard input, and prints "done" after
- * each; between two steps it stalls.
+ * Receives datagrams on a port through an epoll, one step for each line of standard input, and
+ * prints "done" after each step; between two steps it stalls.
  *
- * usage: suspends PORT prefer|ordinary
- * "wait": one epoll_wait until a datagram arrives, which the program reads.
- * "poll": one epoll_wait that ends after a moment without one.
- * "busy": after a datagram, handles it for some milliseconds; twice, so that the next epoll_wait ends the batch.
+ * usage: suspends PORT prefer|ordinary "wait": one epoll_wait until a datagram arrives, which the
+ * program reads. "poll": one epoll_wait that ends after a moment without a datagram. "busy": after
+ * a datagram, handles it for some milliseconds; twice, so that the next epoll_wait ends the batch.
  * "close": closes the epoll, and keeps the socket.
  */
 #include <arpa/inet.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Echoes what it receives, one connection at a time, through an io_uring: it makes no system call to receive
- * or send. The arguments are its address and port.
+ * Echoes what it receives, one connection at a time, through an io_uring, without system calls to
+ * receive or send. The arguments are the server's address and port.
  */
 #include <arpa/inet.h>
 #include <linux/io_uring.h>
@@ -52,7 +52,7 @@ static void set_up(void)
 	cqes = (struct io_uring_cqe *)(cq + params.cq_off.cqes);
 }
 
-/* Performs one operation and returns its result. */
+/* Performs one operation of the io_uring and returns its result. */
 static int does(int opcode, int fd, void *bytes, unsigned int length)
 {
 	unsigned int at = *tail & *mask;
