@@ -22,12 +22,12 @@ impl Chance {
         Self::new(state)
     }
 
-    /// A single stream, for callers that need only one.
+    /// Returns a single stream, for callers that need only one.
     pub fn new(mut seed: u64) -> Self {
         Self { state: [(); 4].map(|()| split_mix(&mut seed)) }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     #[inline]
     pub fn bits(&mut self) -> u64 {
         let [s0, s1, s2, s3] = self.state;
@@ -37,7 +37,7 @@ impl Chance {
         result
     }
 
-    /// A uniform number in (0, 1]: never zero, so that its logarithm is finite.
+    /// Returns a uniform number in (0, 1], never zero, so that its logarithm is finite.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         Self::unit_of(self.bits())
@@ -50,7 +50,7 @@ impl Chance {
         ((bits >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A uniform number in 0..`bound`; the bias is below 2^-32. Returns zero if `bound` is zero.
+    /// Returns a uniform number in 0..`bound`, or zero if `bound` is zero. The bias is below 2^-32.
     #[inline]
     pub fn below(&mut self, bound: u32) -> u32 {
         (((self.bits() >> 32) * u64::from(bound)) >> 32) as u32
@@ -106,7 +106,7 @@ mod test {
         let draws: Vec<f64> = (0..100_000).map(|_| chance.unit()).collect();
         assert!(draws.iter().all(|&u| u > 0.0 && u <= 1.0));
         let mean = draws.iter().sum::<f64>() / 100_000.0;
-        // Four standard errors of the mean of 100 000 uniform draws.
+        // The tolerance is four standard errors of the mean of 100 000 uniform draws.
         assert!((mean - 0.5).abs() < 4.0 * (1.0_f64 / 12.0 / 100_000.0).sqrt(), "{mean}");
     }
 

@@ -48,32 +48,32 @@ impl CpuSet {
         self.words.is_empty()
     }
 
-    /// The number of CPUs in the set.
+    /// Returns the number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
 
-    /// The CPUs in ascending order.
+    /// Iterates over the CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Cpu> + '_ {
         self.words.iter().zip(0_u32..).flat_map(|(&word, index)| {
             (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| Cpu(index * 64 + bit))
         })
     }
 
-    /// The CPUs that are in both sets.
+    /// Returns the CPUs that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self::from_words(self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect())
     }
 
-    /// The CPUs that are in this set but not in the other.
+    /// Returns the CPUs that are in this set but not in the other.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         let theirs = other.words.iter().copied().chain(std::iter::repeat(0));
         Self::from_words(self.words.iter().zip(theirs).map(|(a, b)| a & !b).collect())
     }
 
-    /// Whether the other set contains every CPU of this one.
+    /// Whether the other set contains every CPU of this set.
     pub fn is_subset(&self, other: &Self) -> bool {
         self.difference(other).is_empty()
     }
@@ -86,7 +86,8 @@ impl CpuSet {
         Self { words }
     }
 
-    /// The set as 64-bit words; CPU 0 is the lowest bit of the first word. No trailing zero words.
+    /// Returns the set as 64-bit words without trailing zero words; CPU 0 is the lowest bit of the first
+    /// word.
     pub fn words(&self) -> &[u64] {
         &self.words
     }
@@ -112,8 +113,8 @@ impl CpuSet {
         Ok(set)
     }
 
-    /// The set in the kernel's mask format, without leading zeros: the kernel rejects a mask that is wider
-    /// than its CPUs.
+    /// Formats the set as the kernel's mask, without leading zeros: the kernel rejects a mask that is wider
+    /// than its number of CPUs.
     pub fn to_mask(&self) -> String {
         let halves = self.words.iter().rev().flat_map(|word| [word >> 32, word & 0xffff_ffff]);
         let mut words = halves.skip_while(|&half| half == 0);

@@ -1,5 +1,5 @@
-//! Counts which context delivered the packets of each NAPI over an interval. A mode that is set is not
-//! necessarily engaged; these counts show which mode is engaged.
+//! Counts which context delivered the packets of each NAPI over an interval. Setting a delivery mode does not
+//! ensure that the mode is in effect; these counts show which mode is.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{Fd, NapiId, Pid};
 use crate::units::Nanoseconds;
 
-/// Polls and the packets they delivered.
+/// The number of polls, and of the packets that they delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PollCounts {
-    /// Calls of the NAPI's poll function.
+    /// The number of calls of the NAPI's poll function.
     pub polls: u64,
-    /// Packets that these calls returned as work done.
+    /// The number of packets that these calls returned as work done.
     pub packets: u64,
-    /// Calls that returned no work.
+    /// The number of calls that returned no work.
     pub empty: u64,
 }
 
@@ -38,7 +38,7 @@ pub struct CpuWait {
 }
 
 impl CpuWait {
-    /// The average wait per turn; `None` if the thread never ran.
+    /// Returns the average wait per turn; `None` if the thread never ran.
     pub fn each(&self) -> Option<Nanoseconds> {
         self.waited.0.checked_div(self.turns).map(Nanoseconds)
     }
@@ -74,17 +74,17 @@ pub struct EventBatches {
     pub maxevents: u64,
     /// The number of batches in which `irq-suspend-timeout` expired; only for [`BatchesOf::Napi`].
     pub outlasted: u64,
-    /// The time since the last return with events, if no `epoll_wait` followed.
+    /// The time since the last `epoll_wait` that returned events, if no other `epoll_wait` followed.
     pub unfinished: Option<Nanoseconds>,
 }
 
 impl EventBatches {
-    /// The average time per event; `None` without events.
+    /// Returns the average time per event; `None` without events.
     pub fn each(&self) -> Option<Nanoseconds> {
         self.total.0.checked_div(self.events).map(Nanoseconds)
     }
 
-    /// The longest batch, including one that has not ended.
+    /// Returns the duration of the longest batch, including one that has not ended.
     pub fn longest_so_far(&self) -> Nanoseconds {
         self.longest.max(self.unfinished.unwrap_or_default())
     }
@@ -98,34 +98,34 @@ pub struct NapiDelivered {
     pub napi: NapiId,
     /// The device's name, as the kernel reported it with the poll.
     pub device: String,
-    /// Polls in softirq after an interrupt, or raised by the packet's sender (veth). With
-    /// [`Delivered::timers_hidden`], also those after the timer.
+    /// Polls in softirq after an interrupt, or in a softirq that the packet's sender raised (veth). With
+    /// [`Delivered::timers_hidden`], also polls after the timer expired.
     pub interrupt: PollCounts,
     /// Polls in softirq after the NAPI's timer expired.
     pub timer: PollCounts,
     /// Polls by an application in its own system call, including those in the softirq that the system call
-    /// raises when it resumes the IRQ: the IRQ is still masked then, so no interrupt fired. Kernel: 7.3,
-    /// `net/core/dev.c` `napi_resume_irqs()`.
+    /// raises when it resumes the IRQ: at that moment the IRQ is still masked, so no interrupt fired. Kernel:
+    /// 7.3, `net/core/dev.c` `napi_resume_irqs()`.
     pub application: PollCounts,
     /// Polls by the NAPI's kernel thread.
     pub kthread: PollCounts,
-    /// The polls of `application` by process, the busiest first. Empty if pids are unknown because the
-    /// observer is not in the initial pid namespace.
+    /// The polls of `application`, by process, the busiest process first. Empty if pids are unknown because
+    /// the observer is not in the initial pid namespace.
     pub by_process: Vec<(Pid, PollCounts)>,
     /// How often the NAPI's timer was armed.
     pub timer_armed: u64,
-    /// How often the timer expired.
+    /// How often the NAPI's timer expired.
     pub timer_expired: u64,
-    /// The longest span that the timer was armed with. It is about a microsecond shorter than the setting it
-    /// came from, the time that arming takes. A value near `irq-suspend-timeout` shows that IRQs were
-    /// suspended.
+    /// The longest time for which the timer was armed. It is about a microsecond shorter than the setting
+    /// from which it comes, because arming takes that long. A value near `irq-suspend-timeout` shows that
+    /// IRQs were suspended.
     pub timer_armed_max: Nanoseconds,
-    /// How often the timer was armed with the NAPI's `irq-suspend-timeout`; 0 if that is not set.
+    /// How often the timer was armed with the NAPI's `irq-suspend-timeout`; 0 if that setting is 0.
     pub suspended: u64,
 }
 
 impl NapiDelivered {
-    /// All polls of this NAPI.
+    /// Sums up all polls of this NAPI.
     pub fn total(&self) -> PollCounts {
         let mut sum = PollCounts::default();
         for part in [self.interrupt, self.timer, self.application, self.kthread] {
@@ -134,14 +134,14 @@ impl NapiDelivered {
         sum
     }
 
-    /// Polls in softirq, by interrupts and by the timer together.
+    /// Sums up the polls in softirq: those after interrupts and those after the timer.
     pub fn softirq(&self) -> PollCounts {
         let mut sum = self.interrupt;
         sum += self.timer;
         sum
     }
 
-    /// The share of packets that an application polled itself, 0..=1; `None` without packets.
+    /// Returns the share of packets that an application polled itself, 0..=1; `None` without packets.
     #[expect(clippy::cast_precision_loss, reason = "a share of counts below 2^53")]
     pub fn application_share(&self) -> Option<f64> {
         let packets = self.total().packets;
@@ -155,13 +155,14 @@ impl NapiDelivered {
 pub struct Delivered {
     /// The length of the interval.
     pub interval: Nanoseconds,
-    /// The NAPIs, by id.
+    /// The counts of each NAPI, ordered by id.
     pub napis: Vec<NapiDelivered>,
-    /// Polls that belong to no device's NAPI: the per-CPU backlog (loopback, RPS, a veth without NAPI).
+    /// Polls that belong to no device's NAPI: those of the per-CPU backlog (loopback, RPS, a veth without
+    /// NAPI).
     pub backlog: PollCounts,
-    /// Events that were not counted because a table was full.
+    /// The number of events that were not counted because a table was full.
     pub lost: u64,
-    /// Whether the NAPI timers could not be traced because the kernel hides its symbols
+    /// Whether the NAPI timers could not be traced because the kernel hides its symbol addresses
     /// (`kernel.kptr_restrict`). If so, every poll in softirq counts as `interrupt`, and all timer counts are
     /// 0.
     #[serde(default)]
@@ -169,7 +170,7 @@ pub struct Delivered {
 }
 
 impl Delivered {
-    /// All polls of all NAPIs.
+    /// Sums up all polls of all NAPIs.
     pub fn total(&self) -> PollCounts {
         let mut sum = PollCounts::default();
         for napi in &self.napis {
@@ -178,7 +179,8 @@ impl Delivered {
         sum
     }
 
-    /// The share of all NAPIs' packets that applications polled themselves, 0..=1; `None` without packets.
+    /// Returns the share of all NAPIs' packets that applications polled themselves, 0..=1; `None` without
+    /// packets.
     #[expect(clippy::cast_precision_loss, reason = "a share of counts below 2^53")]
     pub fn application_share(&self) -> Option<f64> {
         let packets = self.total().packets;
@@ -186,7 +188,7 @@ impl Delivered {
         (packets > 0).then(|| own as f64 / packets as f64)
     }
 
-    /// The counts for this NAPI.
+    /// Returns the counts for this NAPI.
     pub fn napi(&self, id: NapiId) -> Option<&NapiDelivered> {
         self.napis.iter().find(|n| n.napi == id)
     }

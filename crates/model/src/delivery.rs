@@ -16,7 +16,7 @@ use crate::units::{EmptyPolls, Nanoseconds};
 /// document, `threaded` from the threaded NAPI document, and `threaded-busy` from later kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeliveryMode {
-    /// Every batch begins with an interrupt: the kernel's default.
+    /// Every batch of packets begins with an interrupt: the kernel's default.
     Interrupt,
     /// Interrupts are deferred and a timer polls: less interference, but up to one timeout of added delay.
     Defer {
@@ -35,11 +35,11 @@ pub enum DeliveryMode {
     /// `epoll_wait` checks for events for up to 200 µs before it sleeps. It polls no NAPI; softirqs deliver.
     EventBusy,
     /// The application calls `epoll_wait` in a loop without ever sleeping: a substitute for `EventBusy` on
-    /// kernels that lack it.
+    /// kernels that lack event-only polling.
     UserBusy,
-    /// A kernel thread polls, and the scheduler treats it like any other thread.
+    /// A kernel thread polls the NAPI, and the scheduler treats it like any other thread.
     Threaded,
-    /// A kernel thread polls without sleeping: one CPU per queue.
+    /// A kernel thread polls the NAPI without sleeping, which takes one CPU per queue.
     ThreadedBusy,
 }
 
@@ -53,10 +53,10 @@ pub struct DeliveryParams {
     pub gro_flush_timeout: Nanoseconds,
     /// See [`crate::NapiKnob::IrqSuspendTimeout`].
     pub irq_suspend_timeout: Nanoseconds,
-    /// See [`crate::ProcessKnob::Epoll`]; all zero disables busy polling.
+    /// The epoll parameters, see [`crate::ProcessKnob::Epoll`]; all zero disables busy polling.
     pub epoll: EpollParams,
-    /// The maximum sleep of `epoll_wait`; 0 means that it never sleeps. `None` keeps the application's own
-    /// timeout.
+    /// The maximum time that `epoll_wait` sleeps; 0 means that it never sleeps. `None` keeps the
+    /// application's own timeout.
     pub epoll_wait_cap: Option<Nanoseconds>,
 }
 
@@ -90,10 +90,10 @@ impl DeliveryMode {
     /// Source: "implement kthread based napi poll", netdev, 2021-02; Linux 6.19, `NETDEV_NAPI_THREADED_BUSY_POLL`.
     pub const THREADED: [Self; 2] = [Self::Threaded, Self::ThreadedBusy];
 
-    /// The default time of a mode that is named without one.
+    /// The default time of a mode whose name is given without a time.
     const START: Nanoseconds = Nanoseconds::from_micros(20);
 
-    /// Every mode once, in display order; modes with a time have 20 µs, the default.
+    /// Every mode once, in display order; a mode with a time has the default of 20 µs.
     pub const EACH: [Self; 9] = [
         Self::Interrupt,
         Self::Defer { gro_flush: Self::START },
@@ -109,7 +109,7 @@ impl DeliveryMode {
     /// The IRQ suspension document's name for [`Self::Interrupt`].
     pub const BASE: &'static str = "base";
 
-    /// The mode's name, without its time.
+    /// Returns the mode's name, without its time.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Interrupt => "interrupt",
@@ -124,7 +124,7 @@ impl DeliveryMode {
         }
     }
 
-    /// The time in the mode's name; `None` for modes without one.
+    /// Returns the time in the mode's name; `None` for modes without a time.
     pub const fn time(self) -> Option<Nanoseconds> {
         match self {
             Self::Defer { gro_flush } | Self::Suspend { gro_flush } => Some(gro_flush),
@@ -138,14 +138,15 @@ impl DeliveryMode {
         }
     }
 
-    /// The names of all modes, with `X` for a time: `interrupt`, `deferX` and so on.
+    /// Returns the names of all modes, with `X` for a time: `interrupt`, `deferX` and so on.
     pub fn names() -> [String; 9] {
         Self::EACH.map(|mode| format!("{}{}", mode.name(), if mode.time().is_some() { "X" } else { "" }))
     }
 
-    /// The documents' values for this mode. The epoll document gives no time. For its modes, 200 µs is longer
-    /// than the gaps of an event loop that benefits, and our own tables were measured with that time. All of
-    /// these are starting values: they suit the documents' machines and must be tuned on other machines.
+    /// Returns the documents' values for this mode. The epoll document gives no time for its modes; they get
+    /// 200 µs, which is longer than the gaps of an event loop that benefits, and with which our own tables
+    /// were measured. All of these are starting values: they suit the documents' machines and must be tuned
+    /// on other machines.
     pub const fn params(self) -> DeliveryParams {
         const fn epoll(usecs: u32) -> EpollParams {
             EpollParams {
@@ -196,8 +197,8 @@ impl DeliveryMode {
         }
     }
 
-    /// The number of CPUs that may busy-wait per application thread: while there is no traffic or, with
-    /// `eventbusy`, while events arrive at shorter intervals than its busy-wait time.
+    /// Returns the number of CPUs that may busy-wait per application thread: while there is no traffic or,
+    /// with `eventbusy`, while events arrive at intervals shorter than the mode's busy-wait time.
     pub const fn polling_cpus_per_thread(self) -> u32 {
         match self {
             Self::FullBusy | Self::EventBusy | Self::UserBusy => 1,
@@ -210,7 +211,8 @@ impl DeliveryMode {
         }
     }
 
-    /// The context that polls the NAPIs if the application does not: see [`crate::NapiKnob::Threaded`].
+    /// Returns how kernel threads poll the NAPIs if the application does not: see
+    /// [`crate::NapiKnob::Threaded`].
     pub const fn threading(self) -> Threading {
         match self {
             Self::Threaded => Threading::On,
@@ -225,7 +227,7 @@ impl DeliveryMode {
         }
     }
 
-    /// The number of CPUs that busy-poll per NAPI while there is no traffic.
+    /// Returns the number of CPUs that busy-poll per NAPI while there is no traffic.
     pub const fn polling_cpus_per_napi(self) -> u32 {
         match self {
             Self::ThreadedBusy => 1,
@@ -276,7 +278,8 @@ impl std::error::Error for NotADeliveryMode {}
 impl FromStr for DeliveryMode {
     type Err = NotADeliveryMode;
 
-    /// Accepts the names above, and `base` for `interrupt`. `defer` and `suspend` without a time mean 20 µs.
+    /// Parses the names of [`DeliveryMode`], and `base` for `interrupt`. `defer` and `suspend` without a time
+    /// mean 20 µs.
     fn from_str(text: &str) -> Result<Self, NotADeliveryMode> {
         let wrong = || NotADeliveryMode(text.to_owned());
         let span = |rest: &str| match rest.strip_prefix(':') {

@@ -1,4 +1,4 @@
-//! The result of one run: response times, their cost, and whether the run counts.
+//! Describes the result of one run: response times, their cost, and whether the run counts.
 //!
 //! Evidence comes from a measured run or from the simulator; only [`Origin`] tells which. Evidence is
 //! complete: a reader can repeat the run, and recompute every percentile from the histogram.
@@ -18,12 +18,12 @@ use crate::workload::{OfferedLoad, Workload};
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evidence {
-    /// The format, always [`FormatName::NAME`].
+    /// The name of the format, always [`FormatName::NAME`].
     pub schema: FormatName,
-    /// What was measured, as the caller labelled it: `suspend20`, `before`. Runs are comparable within a
-    /// label.
+    /// The label that the caller gave to what was measured, such as `suspend20` or `before`. Runs with the
+    /// same label are comparable.
     pub label: String,
-    /// Where the run took place.
+    /// Where the run took place: on a real machine or in the simulator.
     pub origin: Origin,
     /// The workload, with every option.
     pub workload: Workload,
@@ -31,48 +31,48 @@ pub struct Evidence {
     pub load: OfferedLoad,
     /// The length of the measurement window.
     pub window: Nanoseconds,
-    /// The numbers of requests, by outcome.
+    /// The number of requests, by outcome.
     pub requests: Requests,
     /// Answers per second in the window.
     pub throughput: f64,
-    /// Response times from the time a request was due. Unanswered requests are included with the time they
-    /// had waited.
+    /// Response times, counted from the time at which each request was due. Unanswered requests are included
+    /// with the time that they had waited.
     pub latency: Distribution,
-    /// Response times from the time a request was sent; `None` in simulations and in evidence of earlier
-    /// versions.
+    /// Response times, counted from the time at which each request was sent; `None` in simulations and in
+    /// evidence of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_from_send: Option<Distribution>,
-    /// How long after its due time each request was sent, for any reason.
+    /// How long after its due time each request was sent, for whatever reason.
     pub lateness: Distribution,
-    /// The part of `lateness` that the load generator caused: from the time that the request was due *and*
-    /// its connection could accept it.
+    /// The part of `lateness` that the load generator caused, counted from the time at which the request was
+    /// due *and* its connection could accept it.
     pub generator_lateness: Distribution,
     /// The share of the window in which the load generator's threads were busy, 0..=1. Near 1, the generator
     /// rather than the server may have limited the throughput.
     pub generator_busy: f64,
-    /// How the server's CPUs spent the window; `None` if it was not measured.
+    /// How the server's CPUs spent the window; `None` if that was not measured.
     pub cpu: Option<CpuUse>,
-    /// The kernel's counters, per second; `None` if they were not read.
+    /// The kernel's counters, per second; `None` if the counters were not read.
     pub counters: Option<CounterRates>,
-    /// CPU time of the whole machine per answer, including the client unless it is on another machine
-    /// ([`Self::client`]); `None` if it was not counted.
+    /// The CPU time of the whole machine per answer. It includes the client's, unless the client is on
+    /// another machine ([`Self::client`]). `None` if the time was not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_per_answer: Option<CpuPerAnswer>,
-    /// The client's machine, if it is not the server's.
+    /// The CPU use of the client's machine, if it is not the server's machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<Box<ClientSide>>,
-    /// CPU cycles of the server per answer; `None` without perf counters.
+    /// The server's CPU cycles per answer; `None` without perf counters.
     pub cycles_per_request: Option<f64>,
     /// Interrupt-driven polls of the server's NAPIs per answer; on a veth, polls in the sender's softirq.
     /// `None` if they were not counted, or cannot be distinguished from polls after a timer.
     #[serde(default)]
     pub interrupts_per_request: Option<f64>,
-    /// Events that each `epoll_wait` of the server returned; `None` if they were not counted. Counting needs
-    /// a dynamically linked server that the bench started.
+    /// The number of events that each `epoll_wait` of the server returned; `None` if they were not counted.
+    /// Counting requires a dynamically linked server that the bench started.
     pub epoll_batch: Option<EpollBatch>,
-    /// The packets by the context that delivered them; `None` if they were not counted.
+    /// The number of packets by the context that delivered them; `None` if they were not counted.
     pub delivered: Option<Delivered>,
-    /// Why the run does not count; `None` if it does.
+    /// Why the run does not count; `None` if the run counts.
     pub void: Option<String>,
 }
 
@@ -129,7 +129,8 @@ impl Evidence {
     }
 }
 
-/// The format of everything that netpolicy writes for other programs. Reading rejects any other name.
+/// The name of the format in which netpolicy writes everything for other programs. Reading rejects any other
+/// name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FormatName;
 
@@ -166,7 +167,7 @@ pub enum Origin {
     Simulated(SimulatedFrom),
 }
 
-/// The host of a measured run.
+/// The host on which a run was measured.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredOn {
@@ -194,28 +195,28 @@ pub struct SimulatedFrom {
     pub parameters: BTreeMap<String, String>,
 }
 
-/// The outcome of the requests that were due in the window.
+/// The number of requests that were due in the window, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Requests {
-    /// Requests that were due in the window, sent or not.
+    /// The number of requests that were due in the window, whether they were sent or not.
     pub due: u64,
-    /// Due requests that were sent.
+    /// The number of due requests that were sent.
     pub sent: u64,
-    /// Sent requests that were answered before the run ended.
+    /// The number of sent requests that were answered before the run ended.
     pub answered: u64,
-    /// Answered `get` requests that found their key.
+    /// The number of answered `get` requests that found their key.
     pub hits: u64,
-    /// Answered `get` requests that did not find their key.
+    /// The number of answered `get` requests that did not find their key.
     pub misses: u64,
-    /// Answered requests that the server rejected (`ERROR`, `CLIENT_ERROR`, `SERVER_ERROR`).
+    /// The number of answered requests that the server rejected (`ERROR`, `CLIENT_ERROR`, `SERVER_ERROR`).
     pub errors: u64,
-    /// Requests that were due but unsent when the window closed, because their connection was full. The load
-    /// generator stops counting at a limit per connection, which is far beyond saturation.
+    /// The number of requests that were due but unsent when the window closed, because their connection was
+    /// full. The load generator stops counting at a limit per connection, which is far beyond saturation.
     pub unsent: u64,
-    /// Requests that were sent but not answered when the run ended.
+    /// The number of requests that were sent but not answered when the run ended.
     pub unanswered: u64,
-    /// Connections lost during the run; each is reopened.
+    /// The number of connections that were lost during the run; each is reopened.
     pub connections_lost: u64,
 }
 
@@ -233,7 +234,7 @@ impl std::ops::AddAssign for Requests {
     }
 }
 
-/// A distribution of spans, in nanoseconds.
+/// A distribution of time spans, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Distribution {
@@ -258,7 +259,8 @@ pub struct Distribution {
     pub p9999: Option<Nanoseconds>,
     /// The longest.
     pub max: Nanoseconds,
-    /// The whole distribution: an HdrHistogram in V2 format, deflated, in base64; empty if there is none.
+    /// The whole distribution: an HdrHistogram in V2 format, deflated, in base64; empty if there is no
+    /// histogram.
     pub histogram: String,
 }
 
@@ -284,13 +286,13 @@ pub struct CpuUse {
 }
 
 impl CpuUse {
-    /// The busy share: everything but idle and stolen time.
+    /// Returns the busy share: everything but idle and stolen time.
     pub fn busy(&self) -> f64 {
         self.user + self.system + self.softirq + self.irq
     }
 
-    /// How the CPUs in `which` spent the time between two snapshots. `None` if one of them is missing in
-    /// either snapshot, or no tick passed.
+    /// Returns how the CPUs in `which` spent the time between two snapshots. `None` if one of the CPUs is
+    /// missing in either snapshot, or no tick passed.
     #[expect(clippy::cast_precision_loss, reason = "ticks of one run, far below 2^53")]
     pub fn between(before: &Counters, after: &Counters, which: &CpuSet) -> Option<Self> {
         let mut ticks = CpuTicks::default();
@@ -316,16 +318,16 @@ impl CpuUse {
 pub struct ClientSide {
     /// The host name.
     pub host: String,
-    /// How the machine's CPUs spent the window; `None` if it was not measured.
+    /// How the client machine's CPUs spent the window; `None` if that was not measured.
     pub cpu: Option<CpuUse>,
-    /// The kernel's counters of that machine, per second; `None` if they were not read.
+    /// The kernel's counters on the client's machine, per second; `None` if the counters were not read.
     pub counters: Option<CounterRates>,
-    /// The CPU time per answer.
+    /// The CPU time of the client's machine per answer.
     pub cpu_per_answer: Option<CpuPerAnswer>,
 }
 
-/// CPU time of a machine per answer, by two methods; if server and client are both on the machine, it
-/// includes both.
+/// The CPU time of a machine per answer, measured by two methods. If server and client are both on the
+/// machine, the time includes both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuPerAnswer {
@@ -354,7 +356,8 @@ pub struct CounterRates {
 }
 
 impl CounterRates {
-    /// The rates between two snapshots; softirqs on the CPUs in `which`. `None` if no time passed.
+    /// Returns the rates between two snapshots; only softirqs on the CPUs in `which` count. `None` if no time
+    /// passed.
     #[expect(clippy::cast_precision_loss, reason = "counts of one run, far below 2^53")]
     pub fn between(before: &Counters, after: &Counters, which: &CpuSet) -> Option<Self> {
         let seconds = Nanoseconds(after.at.0.checked_sub(before.at.0)?).as_secs_f64();
@@ -387,16 +390,16 @@ impl CounterRates {
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpollBatch {
-    /// Calls that returned at least one event.
+    /// The number of calls that returned at least one event.
     pub waits: u64,
-    /// Calls that returned none.
+    /// The number of calls that returned no event.
     pub empty: u64,
-    /// The average number of events in calls that returned any.
+    /// The average number of events in calls that returned at least one.
     pub avg: f64,
     /// The maximum number of events that one call returned.
     pub max: u32,
-    /// Calls by the number of events they returned: 0, 1, 2–3, 4–7, … 512–1023, 1024 and more; `None` if only
-    /// the average is known.
+    /// The number of calls by how many events they returned: 0, 1, 2–3, 4–7, … 512–1023, 1024 and more;
+    /// `None` if only the average is known.
     #[serde(default)]
     pub sizes: Option<[u64; EpollBatch::SIZES]>,
 }
@@ -405,7 +408,7 @@ impl EpollBatch {
     /// The number of size classes in [`Self::sizes`].
     pub const SIZES: usize = 12;
 
-    /// The share of calls that returned no event, 0..=1; `None` without calls.
+    /// Returns the share of calls that returned no event, 0..=1; `None` without calls.
     #[expect(clippy::cast_precision_loss, reason = "calls of one run, far below 2^53")]
     pub fn empty_share(&self) -> Option<f64> {
         let calls = self.waits + self.empty;
@@ -413,7 +416,7 @@ impl EpollBatch {
     }
 }
 
-/// The host's counters at one moment. They grow monotonically while the host runs.
+/// The host's counters at one moment. The counters never decrease while the host runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {
@@ -425,17 +428,19 @@ pub struct Counters {
     pub irqs: u64,
     /// Context switches since boot. Kernel: `fs/proc/stat.c`, the line `ctxt`.
     pub context_switches: u64,
-    /// `TcpExt: BusyPollRxPackets` of `/proc/PID/net/netstat`, of one network namespace; `None` if not read.
+    /// The value of `TcpExt: BusyPollRxPackets` in `/proc/PID/net/netstat`, for one network namespace; `None`
+    /// if it was not read.
     pub busy_poll_rx_packets: Option<u64>,
 }
 
 impl Counters {
-    /// How long all CPUs were busy since an earlier snapshot. `None` if no tick passed.
+    /// Returns how long all CPUs together were busy since an earlier snapshot. `None` if no tick passed.
     pub fn busy_since(&self, earlier: &Self) -> Option<Nanoseconds> {
         self.busy_on(earlier, &self.cpus.iter().map(|cpu| cpu.cpu).collect())
     }
 
-    /// How long these CPUs were busy since an earlier snapshot: elapsed time minus idle and stolen time.
+    /// Returns how long these CPUs together were busy since an earlier snapshot: elapsed time minus idle and
+    /// stolen time.
     ///
     /// The kernel measures idle time with its clock (`NO_HZ`) but samples busy time at ticks. Sampling misses
     /// or overcounts work that recurs at a fraction of a tick, and interrupts that wake an idle CPU.
@@ -452,7 +457,7 @@ impl Counters {
         (all > 0).then(|| Nanoseconds((elapsed * cpus).saturating_sub(rest * CpuTicks::NANOSECONDS)))
     }
 
-    /// The counters of a CPU.
+    /// Returns the counters of a CPU.
     pub fn cpu(&self, cpu: Cpu) -> Option<&CpuCounters> {
         self.cpus.iter().find(|c| c.cpu == cpu)
     }
@@ -466,7 +471,7 @@ pub struct CpuCounters {
     pub cpu: Cpu,
     /// How the CPU spent its time.
     pub ticks: CpuTicks,
-    /// Softirqs by kind, in the kernel's spelling. Kernel: `fs/proc/softirqs.c`.
+    /// The number of softirqs by kind, in the kernel's spelling. Kernel: `fs/proc/softirqs.c`.
     pub softirqs: BTreeMap<String, u64>,
 }
 
@@ -506,12 +511,12 @@ impl CpuTicks {
         self.user + self.nice + self.system + self.idle + self.iowait + self.irq + self.softirq + self.steal
     }
 
-    /// The busy ticks: all but idle and stolen ones.
+    /// Returns the busy ticks: all but idle and stolen ones.
     pub fn busy(&self) -> u64 {
         self.user + self.nice + self.system + self.irq + self.softirq
     }
 
-    /// The ticks since `earlier`; a field that went backwards counts as zero.
+    /// Returns the ticks since `earlier`; a field that went backwards counts as zero.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -584,7 +589,7 @@ mod test {
         let ticks =
             CpuTicks { user: 3, nice: 1, system: 2, irq: 1, softirq: 3, idle: 50, iowait: 9, steal: 7 };
         let after = snapshot(1000, ticks, 0);
-        // Two CPUs for a second. The ticks of `user` and `system` do not matter.
+        // The snapshots are of two CPUs, a second apart. The ticks of `user` and `system` do not matter.
         assert_eq!(after.busy_since(&before), Some(Nanoseconds::from_millis(2_000 - 660)));
         let of = |cpus: &str| after.busy_on(&before, &cpus.parse().expect("CPUs"));
         assert_eq!(of("1"), Some(Nanoseconds::from_millis(1_000 - 660)));

@@ -13,7 +13,7 @@ use crate::pace::{OutOfRange, Pace, within};
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExchangeWorkload {
-    /// When requests are sent, and over which connections.
+    /// When the client sends requests, and over which connections.
     pub pace: Pace,
     /// The size of a request in bytes. Range 1..=[`Self::BYTES_MAX`].
     pub request_bytes: u32,
@@ -22,11 +22,12 @@ pub struct ExchangeWorkload {
 }
 
 impl ExchangeWorkload {
-    /// The largest request or answer.
+    /// The maximum size of a request or an answer, in bytes.
     pub const BYTES_MAX: u32 = 16 << 20;
-    /// The smallest datagram: it holds the number of the request, which the answer repeats.
+    /// The minimum size of a datagram in bytes: enough for the number of the request, which the answer
+    /// repeats.
     pub const DATAGRAM_BYTES_MIN: u32 = 8;
-    /// The largest payload of a UDP datagram over IPv4. Source: RFC 768, RFC 791.
+    /// The maximum payload of a UDP datagram over IPv4, in bytes. Source: RFC 768, RFC 791.
     pub const DATAGRAM_BYTES_MAX: u32 = 65_507;
 
     /// Checks that every option is within its range.
@@ -56,13 +57,14 @@ impl ExchangeWorkload {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StorageWorkload {
-    /// When requests are sent, and over which connections.
+    /// When the client sends requests, and over which connections.
     pub pace: Pace,
-    /// How many bytes one operation reads or writes: a multiple of [`Self::ALIGNMENT`] up to [`Self::BYTES_MAX`].
+    /// The number of bytes that one operation reads or writes: a multiple of [`Self::ALIGNMENT`] up to
+    /// [`Self::BYTES_MAX`].
     pub op_bytes: u32,
     /// The share of operations that write. Range 0..=1.
     pub write_share: f64,
-    /// How much of the storage is used, from its start, in bytes: at least one operation's size.
+    /// The number of bytes of the storage that are used, from its start: at least one operation's size.
     pub span_bytes: u64,
 }
 
@@ -101,7 +103,7 @@ impl StorageWorkload {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForeignWorkload {
-    /// When requests are sent, and over which connections.
+    /// When the client sends requests, and over which connections.
     pub pace: Pace,
     /// What is requested, and in which protocol.
     pub asks: Asks,
@@ -120,7 +122,7 @@ pub enum Asks {
         /// The size of a value in bytes. Range 0..=[`ForeignWorkload::VALUE_BYTES_MAX`].
         value_bytes: u32,
     },
-    /// `GET` of one path by HTTP/1.1, with keep-alive connections.
+    /// `GET` of one path over HTTP/1.1, with keep-alive connections.
     Http {
         /// The path, starting with `/`. At most [`ForeignWorkload::PATH_BYTES_MAX`] bytes, printable, no
         /// spaces.

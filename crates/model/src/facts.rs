@@ -1,4 +1,5 @@
-//! The table of knobs: every fact about a knob is stated once, next to its variant.
+//! The table of knobs (kinds of settings): every fact about a knob is stated once, next to the knob's
+//! variant.
 //!
 //! Readers, writers, order, undo, `explain`, policy files and the reference page read this table. Properties
 //! that depend on a knob's *value* (whether it can be restored, whether a step raises or lowers it) are in
@@ -19,26 +20,27 @@ pub struct Facts {
     /// The key that sets this knob in a policy file and in `--setting`; `None` if only a policy or a mode
     /// sets it.
     pub key: Option<&'static str>,
-    /// The meaning of the key, if the knob's value is derived from it; `None` if the key gives the value
-    /// itself.
+    /// The meaning of the policy-file key, if the knob's value is derived from what the key gives; `None` if
+    /// the key gives the value itself.
     pub asks: Option<&'static str>,
     /// The unit of the knob's number.
     pub unit: KnobUnit,
-    /// The smallest and the largest number that netpolicy writes, inclusive; `None` for lists and words.
+    /// The smallest and the largest number that netpolicy writes, inclusive; `None` if the value is a list or
+    /// a word.
     pub range: Option<(u64, u64)>,
     /// The first kernel version with this knob.
     pub since: KernelVersion,
-    /// The kernel interface that writes it.
+    /// The kernel interface through which the knob is written.
     pub interface: Interface,
-    /// The phase of a plan in which it is written.
+    /// The phase of a plan in which the knob is written.
     pub phase: WritePhase,
     /// The phase in which the knob is written if its value falls or its object is removed; for most knobs,
     /// this equals `phase`.
     pub phase_down: WritePhase,
-    /// The knob's rank by its dependence on other knobs of the same object; 1 depends on none. Steps that
+    /// The position of the knob among other knobs of the same object; 1 depends on no other knob. Steps that
     /// raise values are written in ascending order of rank, steps that lower values in descending order.
     pub rank: i8,
-    /// How writing it disrupts traffic.
+    /// How writing the knob disrupts traffic.
     pub disruption: Disruption,
     /// Whether a change of the value can take a queue from its holder, such as an AF_XDP socket.
     pub takes_queues: bool,
@@ -51,13 +53,13 @@ pub struct Facts {
     pub irreversible: Option<&'static str>,
     /// The documentation in Markdown: meaning, then range, then source (`Kernel:` or `Source:`).
     pub doc: &'static str,
-    /// Where the kernel implements this kind of knob, if the knob's own documentation does not say it.
+    /// Where the kernel implements this kind of knob, if the knob's own documentation does not say so.
     pub source_of_kind: Option<&'static str>,
 }
 
 impl Facts {
-    /// Defaults for a knob that is written through this interface in this phase. Every knob overrides the
-    /// name and adds its documentation.
+    /// Returns the default facts of a knob that is written through this interface in this phase. Every knob
+    /// overrides the name and adds its documentation.
     pub(crate) const fn at(interface: Interface, phase: WritePhase) -> Self {
         Self {
             name: "",
@@ -80,18 +82,18 @@ impl Facts {
         }
     }
 
-    /// What the knob means, in one paragraph.
+    /// Returns the meaning of the knob, in one paragraph.
     pub fn meaning(&self) -> String {
         self.paragraphs().next().unwrap_or_default()
     }
 
-    /// What the knob's key means, in one paragraph.
+    /// Returns the meaning of the knob's key, in one paragraph.
     pub fn meaning_of_key(&self) -> String {
         self.asks.map_or_else(|| self.meaning(), str::to_owned)
     }
 
-    /// Where the knob is implemented, and since which version: `Kernel: 6.13, …`, or `Source: …` for a knob
-    /// outside the kernel. The first version after `Kernel:` is [`Facts::since`].
+    /// Returns where the knob is implemented, and since which version: `Kernel: 6.13, …`, or `Source: …` for
+    /// a knob outside the kernel. The first version after `Kernel:` is [`Facts::since`].
     pub fn cited(&self) -> Option<String> {
         let own = self.paragraphs().find_map(|text| {
             let at = text.find(KERNEL).or_else(|| text.find(SOURCE))?;
@@ -100,15 +102,15 @@ impl Facts {
         own.or_else(|| self.source_of_kind.map(|source| format!("{KERNEL}{source}")))
     }
 
-    /// [`Facts::cited`] without the leading word.
+    /// Returns [`Facts::cited`] without the leading word.
     pub fn source(&self) -> Option<String> {
         let cited = self.cited()?;
         let source = cited.strip_prefix(KERNEL).or_else(|| cited.strip_prefix(SOURCE))?;
         Some(source.to_owned())
     }
 
-    /// The values that netpolicy writes, with their unit: `0 to 2147483647 polls`, `on or off`; empty for
-    /// lists and words.
+    /// Describes the values that netpolicy writes, with their unit, such as `0 to 2147483647 polls` or `on or
+    /// off`; empty for lists and words.
     pub fn values(&self) -> String {
         match (self.unit, self.range) {
             (KnobUnit::Switch, _) | (_, None) => self.unit.to_string(),
@@ -118,23 +120,24 @@ impl Facts {
         }
     }
 
-    /// A number of the knob as policy files and output show it: nanoseconds as a span such as `20us`.
+    /// Formats a number of the knob as policy files and output show it: nanoseconds as a time span such as
+    /// `20us`.
     pub fn written(&self, number: u64) -> String {
         if self.unit == KnobUnit::Nanoseconds { Nanoseconds(number).to_string() } else { number.to_string() }
     }
 
-    /// The paragraphs of the documentation, each on one line, without link markup.
+    /// Returns the paragraphs of the documentation, each on one line, without link markup.
     fn paragraphs(&self) -> impl Iterator<Item = String> {
         self.doc.split("\n\n").map(one_line)
     }
 }
 
-/// Prefixes of a knob's source in its documentation: for the kernel, and for another program.
+/// The prefixes that introduce a knob's source in its documentation: for the kernel, and for another program.
 const KERNEL: &str = "Kernel: ";
 const SOURCE: &str = "Source: ";
 
-/// A paragraph on one line for display. A link such as ``[`NapiKnob::Threaded`]`` becomes its last name in
-/// the kernel's spelling.
+/// Formats a paragraph on one line for display. A link such as ``[`NapiKnob::Threaded`]`` becomes its last
+/// name in the kernel's spelling.
 fn one_line(paragraph: &str) -> String {
     let mut text = String::new();
     for word in paragraph.split_whitespace() {
@@ -153,7 +156,7 @@ fn one_line(paragraph: &str) -> String {
     text
 }
 
-/// A variant's name in the kernel's spelling: `GroFlushTimeout` becomes `gro-flush-timeout`.
+/// Converts a variant's name to the kernel's spelling: `GroFlushTimeout` becomes `gro-flush-timeout`.
 fn with_dashes(name: &str) -> String {
     let mut text = String::new();
     for c in name.chars() {
@@ -210,7 +213,7 @@ impl fmt::Display for KnobUnit {
     }
 }
 
-/// When a plan writes a knob, in ascending order. `plan::order` explains the order of the phases.
+/// The phases of a plan, in the order in which knobs are written. `plan::order` explains the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WritePhase {
     /// Host-wide sysctls.
@@ -229,16 +232,15 @@ pub enum WritePhase {
     Qdiscs,
     /// The RSS table and key.
     Rss,
-    /// RSS contexts that ntuple rules refer to.
+    /// RSS contexts to which ntuple rules refer.
     RssContexts,
     /// Ntuple rules.
     FlowRules,
-    /// RSS contexts that no rule refers to any more.
+    /// RSS contexts to which no rule refers any more.
     RssContextsGo,
     /// RPS, RFS and XPS.
     Steering,
-    /// Interrupts that irqbalance must leave alone: they are banned before irqbalance sees that they were
-    /// moved.
+    /// Interrupts that irqbalance must not move: they are banned before irqbalance sees that they were moved.
     IrqBan,
     /// IRQ affinity.
     Irq,
@@ -250,13 +252,13 @@ pub enum WritePhase {
     EpollRises,
     /// io_urings and sockets that start to poll, or poll more.
     RingRises,
-    /// Kernel threads that are about to end.
+    /// Settings of kernel threads that are about to end.
     KthreadLeaves,
     /// Device-wide values, which overwrite those of the queues.
     Device,
     /// Queues.
     Queue,
-    /// Kernel threads that now exist.
+    /// Settings of kernel threads, which exist once their queues are threaded.
     Kthread,
     /// io_urings and sockets that poll less.
     RingFalls,
@@ -293,9 +295,9 @@ pub enum Absent {
     Unread,
     /// The driver does not support the knob.
     Driver,
-    /// The driver does not support the feature that the knob is part of, named here.
+    /// The driver does not support the feature, named here, to which the knob belongs.
     DriverPart(&'static str),
-    /// The kernel is older than the knob, or does not report it.
+    /// The kernel is too old for the knob, or does not report it.
     Kernel,
     /// The knob is machine-wide, and only the initial network namespace shows it.
     InitialNetns,

@@ -1,4 +1,4 @@
-//! A finding of `doctor`, with its evidence and the command that fixes it.
+//! Findings of `doctor`, each with its evidence and the command that fixes it.
 
 use std::fmt;
 
@@ -36,7 +36,7 @@ impl fmt::Display for Severity {
 pub struct Finding {
     /// The rule's name in kebab case; stable, for scripts.
     pub rule: String,
-    /// How much it matters.
+    /// How much the finding matters.
     pub severity: Severity,
     /// The object of the finding, named as in other commands.
     pub object: String,

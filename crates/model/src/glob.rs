@@ -9,9 +9,9 @@ use serde::de::{SeqAccess, Visitor};
 use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A pattern for names. `?` matches one character, `*` any number of characters, `[a-f0]` one of these and
-/// `[!a-f]` one of the others; none of them matches a `/`. `**` matches any number of characters including
-/// `/`.
+/// A pattern for names. `?` matches one character, `*` any number of characters, `[a-f0]` one of the listed
+/// characters and `[!a-f]` one character that is not listed; none of these matches a `/`. `**` matches any
+/// number of characters including `/`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Glob {
     text: String,
@@ -43,7 +43,7 @@ impl Token {
 }
 
 impl Glob {
-    /// The longest pattern, in bytes.
+    /// The maximum length of a pattern, in bytes.
     pub const BYTES_MAX: usize = 1024;
 
     /// Whether a text contains a special character of patterns.
@@ -61,7 +61,7 @@ impl Glob {
         self.tokens.iter().all(|token| matches!(token, Token::Literal(_)))
     }
 
-    /// The number of literal characters: the more, the more specific the pattern.
+    /// Returns the number of literal characters: the more a pattern has, the more specific it is.
     pub fn literals(&self) -> u32 {
         let literals = self.tokens.iter().filter(|token| matches!(token, Token::Literal(_))).count();
         u32::try_from(literals).unwrap_or(u32::MAX)
@@ -73,7 +73,7 @@ impl Glob {
             return name.chars().eq(self.tokens.iter().filter_map(Token::literal));
         }
         let name: Vec<char> = name.chars().collect();
-        // For each prefix of the name, by its length: whether the tokens so far match it.
+        // Records for each prefix of the name, by the prefix's length, whether the tokens so far match it.
         let mut reached = vec![false; name.len() + 1];
         reached[0] = true;
         for token in &self.tokens {
@@ -98,7 +98,7 @@ impl Glob {
         reached[name.len()]
     }
 
-    /// The pattern in lower case, for names that ignore case, such as MAC addresses.
+    /// Returns the pattern in lower case, for names that ignore case, such as MAC addresses.
     #[must_use]
     pub fn to_lowercase(&self) -> Self {
         self.text.to_lowercase().parse().unwrap_or_else(|_| self.clone())
@@ -225,7 +225,7 @@ impl Patterns {
         Ok(Self(all))
     }
 
-    /// A pattern that matches exactly this name; special characters have no effect.
+    /// Returns a pattern that matches exactly this name; special characters in the name have no effect.
     pub fn exactly(name: &str) -> Self {
         let mut text = String::with_capacity(name.len());
         for c in name.chars() {
@@ -248,7 +248,7 @@ impl Patterns {
         self.0.iter().any(|glob| glob.meets(name))
     }
 
-    /// The name, if there is a single pattern that matches exactly one name.
+    /// Returns the name, if there is only one pattern and it matches exactly one name.
     pub fn literal(&self) -> Option<&str> {
         match self.0.as_slice() {
             [one] if one.is_literal() => Some(one.as_str()),
@@ -256,7 +256,7 @@ impl Patterns {
         }
     }
 
-    /// The patterns as in a policy file: a string, or a list of strings.
+    /// Formats the patterns as in a policy file: a string, or a list of strings.
     pub fn toml(&self, quoted: impl Fn(&str) -> String) -> String {
         let texts: Vec<String> = self.0.iter().map(|glob| quoted(glob.as_str())).collect();
         match texts.as_slice() {
@@ -282,7 +282,7 @@ impl FromStr for Patterns {
 }
 
 impl fmt::Display for Patterns {
-    /// `nginx`, `nginx or haproxy*`
+    /// Formats the patterns as `nginx` or `nginx or haproxy*`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let texts: Vec<&str> = self.0.iter().map(Glob::as_str).collect();
         f.pad(&texts.join(" or "))

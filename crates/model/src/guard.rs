@@ -1,4 +1,4 @@
-//! How much a change of settings may hurt a service before it is rolled back.
+//! Limits how much a change of settings may hurt a service before it is rolled back.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,10 +15,11 @@ use crate::units::Nanoseconds;
 pub struct Growth(u32);
 
 impl Growth {
-    /// The smallest growth: detecting less would take hundreds of pairs of windows, or fail.
+    /// The smallest growth that a guard accepts: detecting less would take hundreds of pairs of windows, or
+    /// fail.
     pub const LEAST: Self = Self(10);
 
-    /// The largest growth: to eleven times the value.
+    /// The largest growth that a guard accepts: to eleven times the value.
     pub const MOST: Self = Self(10_000);
 
     /// Returns this growth if it is within the range.
@@ -27,7 +28,7 @@ impl Growth {
         if thousandths >= Self::LEAST.0 && thousandths <= Self::MOST.0 { Some(growth) } else { None }
     }
 
-    /// The growth as a share: 0.15 for +15 %.
+    /// Returns the growth as a share, such as 0.15 for +15 %.
     pub fn share(self) -> f64 {
         f64::from(self.0) / 1_000.0
     }
@@ -79,7 +80,7 @@ pub enum Guarded {
     P90,
     /// The 99th percentile.
     P99,
-    /// CPU time per request, of the service and the softirqs that serve it.
+    /// The CPU time per request, of the service and the softirqs that serve it.
     Cpu,
 }
 
@@ -104,18 +105,18 @@ impl Guarded {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// The median response time.
+    /// The limit for the median response time.
     pub p50: Option<Growth>,
     /// The 90th percentile.
     pub p90: Option<Growth>,
     /// The 99th percentile.
     pub p99: Option<Growth>,
-    /// CPU time per request.
+    /// The limit for the CPU time per request.
     pub cpu: Option<Growth>,
 }
 
 impl Limits {
-    /// The limits that are set.
+    /// Iterates over the limits that are set.
     pub fn iter(&self) -> impl Iterator<Item = (Guarded, Growth)> {
         let of = |guarded: Guarded| match guarded {
             Guarded::P50 => self.p50,
@@ -197,7 +198,8 @@ impl Default for Guard {
 }
 
 impl Guard {
-    /// The shortest time: seven pairs of windows, one more than the minimum for a decision.
+    /// The shortest time that a guard may watch: seven pairs of windows, one more than the minimum for a
+    /// decision.
     pub const WITHIN_LEAST: Nanoseconds = Nanoseconds::from_millis(20_000);
 
     /// The longest time.

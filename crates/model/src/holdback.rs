@@ -1,23 +1,24 @@
-//! The share of the time for which a standing proof may withdraw the policy of a service.
+//! Limits the share of the time for which netpolicy may withdraw the policy of a service, to measure what the
+//! policy achieves.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The share of the time in which a service may run without its policy, in thousandths: [`Holdback::LEAST`] to
-/// [`Holdback::MOST`].
+/// The share of the time for which a service may run without its policy, in thousandths: [`Holdback::LEAST`]
+/// to [`Holdback::MOST`].
 ///
 /// Written in percent: `1%`, `0.5%`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holdback(u32);
 
 impl Holdback {
-    /// The smallest share: an episode of ten seconds every three hours.
+    /// The smallest share: ten seconds without the policy every three hours.
     pub const LEAST: Self = Self(1);
 
     /// The largest share.
     pub const MOST: Self = Self(100);
 
-    /// The share: 0.01 for 1 %.
+    /// Returns the share, such as 0.01 for 1 %.
     pub fn share(self) -> f64 {
         f64::from(self.0) / 1_000.0
     }

@@ -1,4 +1,4 @@
-//! Identities of objects, and how long each is valid.
+//! Identities of objects, and how long each identity is valid.
 //!
 //! Plans name objects by stable identities; identities that change are looked up when they are needed: an
 //! [`RxQueue`] is stable, while a [`NapiId`] may change at every reset. A process is identified by its pid
@@ -33,7 +33,7 @@ number! {
     NumaNode(u32)
 }
 number! {
-    /// A network device within its namespace.
+    /// The index of a network device within its namespace.
     IfIndex(u32)
 }
 number! {
@@ -41,10 +41,11 @@ number! {
     QueueIndex(u32)
 }
 number! {
-    /// A NAPI instance. The id is unique on the host while the NAPI exists. A reset may replace the NAPI; its
+    /// A NAPI instance. The id is unique on the host while the NAPI exists. A reset may replace the NAPI; the
     /// id persists only if the driver uses `netif_napi_add_config`.
     ///
-    /// Kernel: 6.18, `include/net/busy_poll.h` `MIN_NAPI_ID`: smaller numbers than `nr_cpu_ids + 1` are CPUs, not NAPIs.
+    /// Kernel: 6.18, `include/net/busy_poll.h` `MIN_NAPI_ID`: numbers smaller than `nr_cpu_ids + 1` are CPUs,
+    /// not NAPIs.
     NapiId(u32)
 }
 number! {
@@ -52,7 +53,7 @@ number! {
     IrqNumber(u32)
 }
 number! {
-    /// A process, by its number in the observer's pid namespace.
+    /// A process, by its pid in the observer's pid namespace.
     Pid(u32)
 }
 number! {
@@ -67,7 +68,7 @@ number! {
 /// The name that an object had when it was observed: an interface name or a thread's `comm`.
 ///
 /// A label is only for display and is not part of the identity: all labels compare equal, so that a renamed
-/// device is still the same device. In the kernel both kinds of name have at most 15 bytes (`IFNAMSIZ`,
+/// device is still the same device. In the kernel, both kinds of names have at most 15 bytes (`IFNAMSIZ`,
 /// `TASK_COMM_LEN`); longer text is cut.
 #[derive(Clone, Copy, Default)]
 pub struct Label {
@@ -76,11 +77,11 @@ pub struct Label {
 }
 
 impl Label {
-    /// The longest label, in bytes. Kernel: `include/uapi/linux/if.h` `IFNAMSIZ`, without the terminating
-    /// NUL.
+    /// The maximum length of a label, in bytes. Kernel: `include/uapi/linux/if.h` `IFNAMSIZ`, without the
+    /// terminating NUL.
     pub const BYTES_MAX: usize = 15;
 
-    /// A label with this text, cut at a character boundary if it is too long.
+    /// Creates a label with this text, cut at a character boundary if the text is too long.
     pub fn new(text: &str) -> Self {
         let mut end = text.len().min(Self::BYTES_MAX);
         while !text.is_char_boundary(end) {
@@ -96,7 +97,8 @@ impl Label {
         std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or("")
     }
 
-    /// The text without control characters: a process can choose any `comm`, including one with a line feed.
+    /// Returns the text with control characters replaced: a process can choose any `comm`, including one with
+    /// a line feed.
     fn in_one_line(&self) -> String {
         self.as_str().replace(crate::is_misleading, "\u{fffd}")
     }
@@ -149,11 +151,11 @@ crate::text_schema! { Label: "a name" }
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceId {
-    /// The namespace that the device is in.
+    /// The namespace that contains the device.
     pub netns: NetnsId,
-    /// The index in the namespace.
+    /// The device's index in the namespace.
     pub ifindex: IfIndex,
-    /// The name when it was observed.
+    /// The device's name when it was observed.
     pub name: Label,
 }
 
@@ -189,7 +191,7 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// A receive queue. Plans name queues instead of the kernel's NAPI ids, which change.
+/// A receive queue. Plans name queues rather than the kernel's NAPI ids, which change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RxQueue {
@@ -246,11 +248,11 @@ impl fmt::Display for ProcessId {
 pub struct ThreadId {
     /// The process.
     pub process: ProcessId,
-    /// The thread's number, as in `/proc/PID/task/TID`.
+    /// The thread's id, as in `/proc/PID/task/TID`.
     pub tid: Pid,
     /// When the thread started, in clock ticks since boot, as [`ProcessId::started`].
     pub started: u64,
-    /// The `comm` when it was observed.
+    /// The thread's `comm` when it was observed.
     pub comm: Label,
 }
 
@@ -260,7 +262,7 @@ impl fmt::Display for ThreadId {
     }
 }
 
-/// An epoll instance, by a descriptor of a process that holds it.
+/// An epoll instance, identified by a descriptor of a process that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpollId {
@@ -276,7 +278,7 @@ impl fmt::Display for EpollId {
     }
 }
 
-/// An io_uring instance, by a descriptor of a process that holds it.
+/// An io_uring instance, identified by a descriptor of a process that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RingId {
@@ -292,8 +294,8 @@ impl fmt::Display for RingId {
     }
 }
 
-/// An internet socket, by a descriptor of a process that holds it. The inode distinguishes it from a later
-/// socket with the same descriptor.
+/// An internet socket, identified by a descriptor of a process that holds it. The inode distinguishes the
+/// socket from a later socket with the same descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SocketId {

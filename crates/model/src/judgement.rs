@@ -6,7 +6,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How windows of two settings were compared.
+/// How measurement windows under two settings were compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JudgedBy {
@@ -38,34 +38,35 @@ impl fmt::Display for JudgedBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ruling {
-    /// At least one deciding quantity is better, and none is worse.
+    /// At least one of the quantities that decide is better, and none is worse.
     Better,
-    /// At least one deciding quantity is worse, and none is better.
+    /// At least one of the quantities that decide is worse, and none is better.
     Worse,
-    /// One deciding quantity is better, another worse.
+    /// One of the quantities that decide is better, and another is worse.
     Mixed,
-    /// Every deciding quantity differs by less than the margin.
+    /// Every quantity that decides differs by less than the margin.
     NoDifference,
-    /// The measurements do not suffice for any of the above.
+    /// The measurements do not suffice for any of the rulings above.
     CannotTell,
-    /// Kept: no limit was exceeded before the guard's time was over.
+    /// The change was kept: no limit was exceeded before the guard's time was over.
     Kept,
-    /// Rolled back: a limit of the guard was exceeded.
+    /// The change was rolled back: a limit of the guard was exceeded.
     BeyondLimit,
-    /// Rolled back: requests waited without an answer.
+    /// The change was rolled back: requests waited without an answer.
     Stalled,
-    /// Rolled back: a process of the service exited.
+    /// The change was rolled back: a process of the service exited.
     ServiceEnded,
-    /// Rolled back: the measurements did not suffice for a verdict.
+    /// The change was rolled back: the measurements did not suffice for a verdict.
     NotJudged,
-    /// Rolled back: the service's clients closed their connections, so nothing could be measured.
+    /// The change was rolled back: the service's clients closed their connections, so nothing could be
+    /// measured.
     ClientsLeft,
-    /// Rolled back: the operator or the system ended the guard.
+    /// The change was rolled back: the operator or the system ended the guard.
     Interrupted,
 }
 
 impl Ruling {
-    /// The possible results of a guard.
+    /// The rulings that a guard can make.
     pub const OF_GUARDS: [Self; 7] = [
         Self::Kept,
         Self::BeyondLimit,
@@ -76,12 +77,12 @@ impl Ruling {
         Self::Interrupted,
     ];
 
-    /// Whether the change stays in force.
+    /// Whether the change stays in force after this ruling.
     pub const fn is_kept(self) -> bool {
         matches!(self, Self::Kept | Self::Better)
     }
 
-    /// The ruling, for display.
+    /// Returns the ruling as text, for display.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Better => "better",
@@ -114,7 +115,7 @@ pub enum JudgedUnit {
     Nanoseconds,
     /// Events a second.
     PerSecond,
-    /// A share, 0..=1. Its change is given as a difference.
+    /// A share, 0..=1. A change of it is given as a difference.
     Share,
 }
 
@@ -123,7 +124,7 @@ pub enum JudgedUnit {
 pub struct JudgedChange {
     /// The quantity's name, such as `p99`.
     pub metric: String,
-    /// The unit of its values.
+    /// The unit of the quantity's values.
     pub unit: JudgedUnit,
     /// The typical value before the change of settings.
     pub before: Option<f64>,
@@ -131,43 +132,44 @@ pub struct JudgedChange {
     pub after: Option<f64>,
     /// The change, as a share of the value before (−0.3 for 30 % less); for a share, the difference.
     pub change: f64,
-    /// The lower end of the 95 % confidence interval, which stays valid however often it is inspected
+    /// The lower end of the 95 % confidence interval, which stays valid no matter how often it is inspected
     /// (anytime-valid); `None` while there are too few pairs.
     pub low: Option<f64>,
     /// The upper end.
     pub high: Option<f64>,
-    /// The limit of the guard, as a share.
+    /// The guard's limit for this quantity, as a share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<f64>,
-    /// Whether the quantity is part of the decision.
+    /// Whether the quantity contributes to the ruling.
     pub decides: bool,
 }
 
-/// A verdict on a change of settings, with its evidence. Unknown members, from later versions, are ignored.
+/// A verdict on a change of settings, with its evidence. Unknown members, which later versions may write, are
+/// ignored.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Judgement {
     /// The time of the verdict, in microseconds since 1970.
     pub unix_micros: u64,
     /// The service whose traffic was measured.
     pub service: String,
-    /// What the change was compared with, such as `current`.
+    /// The settings with which the change was compared, such as `current`.
     pub with: String,
     /// The result.
     pub ruling: Ruling,
     /// The method.
     pub by: JudgedBy,
-    /// Pairs of windows that were counted.
+    /// The number of pairs of windows that were counted.
     pub pairs: usize,
-    /// Pairs of windows that were discarded.
+    /// The number of pairs of windows that were discarded.
     pub void: usize,
-    /// The duration in seconds.
+    /// The duration of the measurement in seconds.
     pub seconds: f64,
-    /// The measured changes; the deciding ones come first.
+    /// The measured changes; those that decide come first.
     pub changes: Vec<JudgedChange>,
 }
 
 impl JudgedChange {
-    /// The inverse change, which a rollback makes.
+    /// Returns the inverse change, which a rollback makes.
     #[must_use]
     pub fn reversed(&self) -> Self {
         let back = |change: f64| match self.unit {
@@ -196,7 +198,7 @@ impl JudgedChange {
         }
     }
 
-    /// The values: `412 → 187 us `.
+    /// Formats the values before and after, such as `412 → 187 us `.
     fn values(&self) -> String {
         let (Some(before), Some(after)) = (self.before, self.after) else { return String::new() };
         let (divisor, unit) = match self.unit {
@@ -216,7 +218,7 @@ impl JudgedChange {
     }
 }
 
-/// A share in percent, signed: `−55`.
+/// Formats a share in percent, with its sign, such as `−55`.
 fn percent(share: f64) -> String {
     let percent = share * 100.0;
     let digits = if percent.abs() < 9.95 { 1 } else { 0 };
@@ -230,8 +232,8 @@ fn percent(share: f64) -> String {
     format!("{sign}{text}")
 }
 
-/// `p99 412 → 187 us (−55 %, −61…−48)`; for quantities that are not part of the decision, only the change:
-/// `cpu +3 %`.
+/// Formats the change, such as `p99 412 → 187 us (−55 %, −61…−48)`; for quantities that do not contribute to
+/// the ruling, only the difference: `cpu +3 %`.
 impl fmt::Display for JudgedChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = if self.unit == JudgedUnit::Share { "points" } else { "%" };
@@ -250,12 +252,12 @@ impl fmt::Display for JudgedChange {
 }
 
 impl Judgement {
-    /// The quantities that became worse.
+    /// Returns the quantities that became worse.
     pub fn worse(&self) -> impl Iterator<Item = &JudgedChange> {
         self.changes.iter().filter(|change| change.is_worse())
     }
 
-    /// The expected effect of rolling back, according to this verdict; `None` if nothing is known.
+    /// Describes the expected effect of a rollback, according to this verdict; `None` if nothing is known.
     pub fn of_going_back(&self) -> Option<String> {
         if self.changes.is_empty() {
             return None;
@@ -264,13 +266,14 @@ impl Judgement {
         Some(format!("{}, {}", changes.join(", "), self.rests_on()))
     }
 
-    /// The effect of the change: `p99 412 → 187 us (−55 %, −61…−48), cpu +3 %, 40 pairs, switchback`.
+    /// Describes the effect of the change: `p99 412 → 187 us (−55 %, −61…−48), cpu +3 %, 40 pairs,
+    /// switchback`.
     pub fn of_change(&self) -> String {
         let changes = self.changes.iter().map(ToString::to_string);
         changes.chain([self.rests_on()]).collect::<Vec<_>>().join(", ")
     }
 
-    /// The evidence: `40 pairs, switchback`.
+    /// Describes the evidence, such as `40 pairs, switchback`.
     fn rests_on(&self) -> String {
         let windows = match (self.by, self.pairs) {
             (JudgedBy::Switchback, 1) => "1 pair".to_owned(),
@@ -282,7 +285,8 @@ impl Judgement {
     }
 }
 
-/// `memcached, compared with current: better: p99 412 → 187 us (−55 %, −61…−48), cpu +3 %, 40 pairs, switchback`.
+/// Formats the verdict, such as `memcached, compared with current: better: p99 412 → 187 us (−55 %, −61…−48),
+/// cpu +3 %, 40 pairs, switchback`.
 impl fmt::Display for Judgement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, compared with {}: {}: ", self.service, self.with, self.ruling)?;

@@ -24,5 +24,5 @@ pub const RPS_FLOW_COUNT: &str = "settings.rps_flow_cnt";
 /// Sets [`TxQueueKnob::XpsCpus`](crate::TxQueueKnob::XpsCpus).
 pub const XPS: &str = "settings.xps";
 
-/// The keys that override a value of a request's delivery mode.
+/// The keys that override a value of the requested delivery mode.
 pub const OF_DELIVERY: [&str; 3] = [DEFER_HARD_IRQS, GRO_FLUSH_TIMEOUT, IRQ_SUSPEND_TIMEOUT];

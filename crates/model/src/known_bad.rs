@@ -1,4 +1,4 @@
-//! Known faults of kernels and drivers, as data with sources.
+//! Describes known faults of kernels and drivers, as data with sources.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,24 +18,25 @@ pub struct KnownFault {
     /// The releases that have the fault; empty if, as far as is known, every release has it.
     #[serde(default)]
     pub kernels: Vec<ReleaseRange>,
-    /// The drivers that have the fault ([`crate::host::Device::kind`]); empty if it is a fault of the kernel.
+    /// The drivers that have the fault ([`crate::host::Device::kind`]); empty if the fault is in the kernel
+    /// itself.
     #[serde(default)]
     pub drivers: Vec<String>,
-    /// The condition under which the fault does harm.
+    /// The condition under which the fault is harmful.
     pub when: When,
     /// The effect of the fault.
     pub what: String,
-    /// The remedy. `{device}` and `{cpus}` stand for the device, and the number of CPUs that are not
+    /// The remedy. `{device}` stands for the device, and `{cpus}` for the number of CPUs that are not
     /// isolated.
     pub remedy: String,
-    /// The upstream commit that fixes it, if known.
+    /// The upstream commit that fixes the fault, if known.
     #[serde(default)]
     pub fix: Option<String>,
-    /// The place where the fault is described.
+    /// The places where the fault is described.
     pub sources: Vec<String>,
 }
 
-/// The condition under which a fault does harm.
+/// A condition under which a fault is harmful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum When {
@@ -43,13 +44,14 @@ pub enum When {
     Always,
     /// An epoll prefers busy polling, or a policy requests it.
     BusyPoll,
-    /// [`BPF_PROGRAMS_MANY`] BPF programs are loaded.
+    /// At least [`BPF_PROGRAMS_MANY`] BPF programs are loaded.
     ManyBpfPrograms,
-    /// An interrupt of the device goes to an isolated CPU.
+    /// An interrupt of the device is delivered to an isolated CPU.
     InterruptOnIsolatedCpu,
 }
 
-/// If at least this many BPF programs are loaded, removing all of them at once is dangerous on some kernels.
+/// The number of loaded BPF programs from which removing all of them at the same time is dangerous on some
+/// kernels.
 pub const BPF_PROGRAMS_MANY: u32 = 1000;
 
 /// Whether a kernel has a fault.
@@ -57,7 +59,8 @@ pub const BPF_PROGRAMS_MANY: u32 = 1000;
 pub enum Presence {
     /// The kernel has the fault.
     Yes,
-    /// Unknown: the distribution backports changes without changing the release number.
+    /// It is unknown whether the kernel has the fault, because the distribution backports changes without
+    /// changing the release number.
     Unclear,
     /// The kernel does not have the fault.
     No,
@@ -69,34 +72,35 @@ pub enum Presence {
 pub struct ReleaseRange {
     /// The first release with the fault.
     pub from: Release,
-    /// The first later release without the fault.
+    /// The first release after `from` without the fault.
     pub before: Release,
 }
 
-/// An upstream release or release candidate: `6.14.4`, `6.15-rc3`. A candidate is ordered before its release.
+/// An upstream release or release candidate, such as `6.14.4` or `6.15-rc3`. A candidate is ordered before
+/// its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release {
     /// The version.
     pub version: KernelVersion,
-    /// The number of the release candidate; [`Release::FINAL`] for the release.
+    /// The number of the release candidate; [`Release::FINAL`] for a final release.
     candidate: u32,
 }
 
 impl Release {
-    /// A number after every release candidate.
+    /// A number that is greater than that of any release candidate.
     const FINAL: u32 = u32::MAX;
 
     /// Parses `uname -r`: `6.14.4-arch1-1`, `6.15.0-rc3`, `6.15.0-0.rc3.30.fc43.x86_64`,
     /// `6.15.0-061500rc3-generic`.
     pub fn parse(release: &str) -> Option<Self> {
-        // In `6.15-rc3`, the 3 of `-rc3` is not the version's third number.
+        // In `6.15-rc3`, the 3 belongs to `-rc3`; it is not the third number of the version.
         let numbers = release.split('-').next().unwrap_or_default();
         let version = KernelVersion::parse(numbers)?;
         Some(Self { version, candidate: candidate(release).unwrap_or(Self::FINAL) })
     }
 
-    /// Whether this release does not show which fixes the distribution has backported: its third number stays
-    /// 0, and a number of the distribution follows, as in `6.14.0-27-generic`, `5.14.0-570.el9` and
+    /// Whether the text of a release hides which fixes the distribution has backported: its third number
+    /// stays 0, and a number of the distribution follows, as in `6.14.0-27-generic`, `5.14.0-570.el9` and
     /// `6.1.0-37-amd64`. Fedora uses upstream's numbers.
     fn hides_backports(release: &str) -> bool {
         let Some((numbers, suffix)) = release.split_once('-') else { return false };
@@ -108,7 +112,7 @@ impl Release {
     }
 }
 
-/// The number after `rc`, unless `rc` is part of a word.
+/// Finds the number after `rc`, unless `rc` is part of a word.
 fn candidate(release: &str) -> Option<u32> {
     release.match_indices("rc").find_map(|(at, _)| {
         let before = release.get(..at)?.chars().next_back()?;
@@ -132,8 +136,8 @@ impl<'de> Deserialize<'de> for Release {
 }
 
 impl KnownFault {
-    /// Whether the kernel of this `uname -r` has the fault. For a release that cannot be parsed, only faults
-    /// of all releases count.
+    /// Whether the kernel with this `uname -r` has the fault. For a release that cannot be parsed, only
+    /// faults of all releases count.
     pub fn presence(&self, release: &str) -> Presence {
         if self.kernels.is_empty() {
             return Presence::Yes;
@@ -162,7 +166,7 @@ impl KnownFault {
         }
     }
 
-    /// The affected releases and the fix, for display; `None` if every release is affected.
+    /// Describes the affected releases and the fix, for display; `None` if every release is affected.
     pub fn affected(&self) -> Option<String> {
         let ranges: Vec<String> =
             self.kernels.iter().map(|range| format!("{} until {}", range.from, range.before)).collect();
@@ -170,13 +174,13 @@ impl KnownFault {
         (!ranges.is_empty()).then(|| format!("affected: Linux {}{fix}", ranges.join(", ")))
     }
 
-    /// The remedy for this device.
+    /// Returns the remedy, filled in for this device.
     pub fn remedy_on(&self, device: &str, housekeeping: usize) -> String {
         self.remedy.replace("{device}", device).replace("{cpus}", &housekeeping.max(1).to_string())
     }
 }
 
-/// The number of online CPUs that are not isolated.
+/// Returns the number of online CPUs that are not isolated.
 pub fn housekeeping_cpus(host: &Host) -> usize {
     host.topology.online.difference(&host.topology.isolated).len()
 }

@@ -1,5 +1,5 @@
-//! Policy-file keys that schedule the kernel threads of NAPIs: how each is spelled and parsed. The table of
-//! knobs has their meaning and range.
+//! Policy-file keys that schedule the kernel threads of NAPIs: how the value of each key is spelled and
+//! parsed. The table of knobs has the keys' meaning and range.
 
 use std::fmt;
 
@@ -21,26 +21,26 @@ pub enum KthreadValue {
     Slice(Slice),
 }
 
-/// A policy-file key that gives a [`KthreadValue`].
+/// A policy-file key whose value is a [`KthreadValue`].
 #[derive(Debug)]
 pub struct KthreadKey {
     /// An example value, which identifies the knob.
     like: KthreadValue,
     /// An example for error messages, with `{least}` and `{most}` for the knob's range.
     example: &'static str,
-    /// The pattern of the text, a regular expression of JSON Schema.
+    /// The pattern that the key's text must match: a regular expression of JSON Schema.
     pub pattern: &'static str,
     /// Parses the text.
     pub read: fn(&str) -> Result<KthreadValue, NotScheduling>,
 }
 
 impl KthreadKey {
-    /// The key's full name, with its table.
+    /// Returns the key's full name, including its table.
     pub const fn path(&self) -> &'static str {
         self.like.path()
     }
 
-    /// The example for error messages.
+    /// Returns the example for error messages, with the knob's range filled in.
     pub fn example(&self) -> String {
         let mut text = self.example.to_owned();
         let facts = self.like.facts();
@@ -80,7 +80,7 @@ impl KthreadValue {
         },
     ];
 
-    /// The facts of the key's knob.
+    /// Returns the facts about the key's knob.
     pub const fn facts(&self) -> &'static Facts {
         match self {
             Self::Cpus(_) => const { &KthreadKnob::Affinity(CpuSet::new()) }.facts(),
@@ -97,7 +97,7 @@ impl KthreadValue {
 }
 
 impl fmt::Display for KthreadValue {
-    /// The value as in a policy file, without quotes.
+    /// Formats the value as in a policy file, without quotes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cpus(cpus) => cpus.fmt(f),
@@ -117,7 +117,7 @@ impl FromIterator<KthreadValue> for KthreadRequest {
 }
 
 impl KthreadRequest {
-    /// Sets a value, replacing an earlier one of the same knob.
+    /// Sets a value and replaces an earlier value of the same knob.
     pub fn set(&mut self, value: KthreadValue) {
         match value {
             KthreadValue::Cpus(cpus) => self.cpus = Some(cpus),

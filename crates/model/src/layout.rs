@@ -16,31 +16,32 @@ use crate::ids::{Cpu, QueueIndex};
 /// `rx 0 tx 0-1 cpus 0,24; rx 1 tx 2-3 cpus 1,25`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Each queue pair has a dedicated CPU, the nearest first.
+    /// Each queue pair has a dedicated CPU; CPUs nearest to the NIC are used first.
     OneToOne,
-    /// One receive queue for each physical core, one transmit queue for each logical CPU.
+    /// There is one receive queue for each physical core, and one transmit queue for each logical CPU.
     RxPerCore,
     /// Each queue pair has a dedicated CPU; only CPUs of the NIC's NUMA node are used.
     LocalNuma,
     /// All queues share this many CPUs, the nearest to the NIC.
     Shared(u32),
-    /// The objects are listed.
+    /// The policy lists the objects.
     Explicit(Vec<ObjectSpec>),
 }
 
 /// One object of an explicit layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectSpec {
-    /// The receive queues, at least one.
+    /// The receive queues of the object, at least one.
     pub rx: Vec<QueueIndex>,
     /// The transmit queues.
     pub tx: Vec<QueueIndex>,
-    /// The CPUs, at least one.
+    /// The CPUs of the object, at least one.
     pub cpus: CpuSet,
 }
 
 impl Layout {
-    /// The maximum number of objects of an explicit layout: the maximum number of queues of a device.
+    /// The maximum number of objects in an explicit layout, which equals the maximum number of queues of a
+    /// device.
     ///
     /// Kernel: 6.18, `include/uapi/linux/ethtool.h` `MAX_NUM_QUEUE`.
     pub const OBJECTS_MAX: usize = 4096;
@@ -71,7 +72,7 @@ impl fmt::Display for Layout {
     }
 }
 
-/// A list of queues in the cpulist format: `0-3,8`.
+/// Converts queues to a set that is formatted as a cpulist, such as `0-3,8`.
 fn queues(queues: &[QueueIndex]) -> CpuSet {
     queues.iter().map(|queue| Cpu(queue.0)).collect()
 }
@@ -128,7 +129,7 @@ impl FromStr for Layout {
     }
 }
 
-/// Parses `rx 0 tx 0-1 cpus 0,24`.
+/// Parses one object, such as `rx 0 tx 0-1 cpus 0,24`.
 fn object_spec(text: &str) -> Result<ObjectSpec, NotALayout> {
     let (mut rx, mut tx, mut cpus) = (CpuSet::new(), CpuSet::new(), CpuSet::new());
     let words: Vec<&str> = text.split_whitespace().collect();

@@ -10,10 +10,10 @@ pub fn is_misleading(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Replaces the middle of a text that is longer than this many characters. The end, which usually has the
-/// reason of an error, is kept.
+/// Removes the middle of a text that is longer than this many characters. The end is kept, because it usually
+/// has the reason of an error.
 pub fn shortened(text: &str, chars_max: usize) -> Cow<'_, str> {
-    // A character has at least one byte.
+    // Each character has at least one byte, so a text with few bytes need not be counted.
     let chars = if text.len() <= chars_max { 0 } else { text.chars().count() };
     if chars <= chars_max {
         return Cow::Borrowed(text);

@@ -1,8 +1,9 @@
 //! Measurements of a live service from outside: how long its requests took, and where that time went.
 //!
-//! A request *arrives* when the kernel's TCP receives it, is *read* when the application has all of it, and
-//! is *answered* when the application sends the first byte of the answer. Before it arrives, it has waited in
-//! the NIC's ring until it was polled. That wait is estimated, because no stock kernel records it.
+//! A request *arrives* when the kernel's TCP receives it, is *read* when the application has read all of it,
+//! and is *answered* when the application sends the first byte of the answer. Before it arrives, the request
+//! has waited in the NIC's ring until the ring was polled. That wait is estimated, because no stock kernel
+//! records it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,20 +18,20 @@ use crate::units::Nanoseconds;
 /// The ports on which a service receives requests, in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServicePorts {
-    /// The ports of its TCP listeners.
+    /// The ports of the service's TCP listeners.
     pub tcp: Vec<u16>,
-    /// The ports of its UDP sockets without a peer.
+    /// The ports of the service's UDP sockets that have no peer.
     pub udp: Vec<u16>,
 }
 
 impl ServicePorts {
-    /// Ports below this are reserved for services; higher ports may also be used for a program's own
-    /// requests. Kernel: `include/net/sock.h` `PROT_SOCK`.
+    /// Ports below this number are reserved for services; higher ports may also be used for a program's own
+    /// requests to others. Kernel: `include/net/sock.h` `PROT_SOCK`.
     const UNASSIGNED: u16 = 1024;
 
-    /// Selects the requested port among these ports of a process or, without a request, the ports on which it
-    /// is likely to serve. Processes also have UDP sockets with arbitrary ports, for their own requests; such
-    /// ports are selected only if there are no others.
+    /// Selects the requested port among these ports of a process or, without a request, the ports on which
+    /// the process is likely to serve. Processes also have UDP sockets with arbitrary ports, for their own
+    /// requests to others; such ports are selected only if there are no others.
     pub fn select(tcp: &BTreeSet<u16>, udp: &BTreeSet<u16>, asked: Option<u16>) -> Self {
         let is_asked = |port: &u16| asked.is_none_or(|asked| asked == *port);
         let tcp: Vec<u16> = tcp.iter().copied().filter(is_asked).collect();
@@ -53,7 +54,7 @@ impl ServicePorts {
         all.into_iter().collect()
     }
 
-    /// Keeps at most this many ports of each protocol. Returns the number of dropped ports.
+    /// Keeps at most this many ports of each protocol, and returns the number of ports dropped.
     pub fn truncate(&mut self, most: usize) -> usize {
         let left_out = self.tcp.len().saturating_sub(most) + self.udp.len().saturating_sub(most);
         self.tcp.truncate(most);
@@ -69,7 +70,7 @@ impl From<Vec<u16>> for ServicePorts {
     }
 }
 
-/// `80, 443`; with datagrams `53, 53/udp`.
+/// Formats the ports as `80, 443`; with UDP ports as `53, 53/udp`.
 impl fmt::Display for ServicePorts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tcp = self.tcp.iter().map(ToString::to_string);
@@ -78,9 +79,9 @@ impl fmt::Display for ServicePorts {
     }
 }
 
-/// A histogram of spans: one bucket for each span of 0 to 15 ns, then sixteen buckets per power of two up to
-/// 2⁴⁰ ns (18 minutes). The last bucket also holds longer spans. The width of a bucket is at most a sixteenth
-/// of its spans.
+/// A histogram of time spans: one bucket for each span of 0 to 15 ns, then sixteen buckets per power of two
+/// up to 2⁴⁰ ns (18 minutes). The last bucket also counts longer spans. A bucket is at most a sixteenth as
+/// wide as the spans that it counts.
 ///
 /// Serialised as a list of pairs, bucket and count, of the non-empty buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +96,7 @@ impl SpanCounts {
         Self(vec![0; Self::BUCKETS])
     }
 
-    /// The bucket of a span.
+    /// Returns the bucket that counts a span.
     pub fn bucket_of(span: Nanoseconds) -> usize {
         let span = span.0;
         if span < 16 {
@@ -109,7 +110,7 @@ impl SpanCounts {
         ((power - 3) << 4) | sixteenth
     }
 
-    /// The smallest span of a bucket; for the number after the last bucket, 2⁴⁰ ns.
+    /// Returns the smallest span of a bucket; for the number after the last bucket, 2⁴⁰ ns.
     pub fn lower_edge(bucket: usize) -> Nanoseconds {
         if bucket < 16 {
             return Nanoseconds(u64::try_from(bucket).unwrap_or(0));
@@ -138,7 +139,7 @@ impl SpanCounts {
         }
     }
 
-    /// The number of spans that were counted.
+    /// Returns the number of spans that were counted.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -148,7 +149,7 @@ impl SpanCounts {
         self.0.iter().all(|&count| count == 0)
     }
 
-    /// The counts of all buckets.
+    /// Returns the counts of all buckets.
     pub fn buckets(&self) -> &[u64] {
         &self.0
     }
@@ -193,13 +194,14 @@ impl PartOfSecond {
     /// The daemon's default.
     pub const OF_DAEMON: Self = Self(Nanoseconds::from_millis(20));
 
-    /// The shortest part: attaching and detaching takes about as long.
+    /// The shortest part of a second that may be measured: attaching and detaching the programs takes about
+    /// as long.
     pub const LEAST: Nanoseconds = Nanoseconds::from_millis(10);
 
     /// The longest part.
     pub const MOST: Nanoseconds = Nanoseconds::from_millis(1_000);
 
-    /// The part's length; `None` if nothing is measured.
+    /// Returns the length of the part; `None` if nothing is measured.
     pub fn span(self) -> Option<Nanoseconds> {
         (!self.0.is_zero()).then_some(self.0)
     }
@@ -244,146 +246,155 @@ impl FromStr for PartOfSecond {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveCounts {
-    /// Segments with data that arrived, not counting retransmissions.
+    /// The number of segments with data that arrived, not counting retransmissions.
     pub segments: u64,
-    /// Connections with at least one event in the window.
+    /// The number of connections with at least one event in the window.
     #[serde(default)]
     pub connections: u64,
-    /// Exchanges that began. An exchange is what a client sends until the server answers, however it was
-    /// segmented. If the protocol is known, a request that arrives before the previous answer is a separate
-    /// exchange.
+    /// The number of exchanges that began. An exchange is everything that a client sends until the server
+    /// answers, no matter how it was segmented. If the protocol is known, a request that arrives before the
+    /// previous answer is a separate exchange.
     pub arrivals: u64,
-    /// Segments that continued an exchange.
+    /// The number of segments that continued an exchange.
     #[serde(default)]
     pub joined: u64,
-    /// Exchanges that were answered in the window.
+    /// The number of exchanges that were answered in the window.
     pub answered: u64,
-    /// Answered exchanges without a separate answer, because one write answered several.
+    /// The number of answered exchanges that got no separate answer, because one write answered several
+    /// exchanges.
     pub batched: u64,
-    /// Answered exchanges that began before the window.
+    /// The number of answered exchanges that began before the window.
     #[serde(default)]
     pub carried: u64,
-    /// Answered exchanges whose start is not known precisely enough: they are counted here, but not in the
-    /// spans.
+    /// The number of answered exchanges whose start is not known precisely enough: these exchanges are
+    /// counted here, but not in the spans.
     #[serde(default)]
     pub untimed: u64,
-    /// Requests in the answered exchanges, if the protocol shows them; otherwise exchanges. Before 0.2 this
-    /// counted arrivals by their bytes.
+    /// The number of requests in the answered exchanges, if the protocol shows them; otherwise the number of
+    /// exchanges. Before 0.2 this counted arrivals by their bytes.
     pub requests: u64,
     /// Requests by protocol.
     #[serde(default)]
     pub protocols: LiveProtocols,
-    /// System calls that sent data.
+    /// The number of system calls that sent data.
     pub sends: u64,
-    /// Calls that continued an answer.
+    /// The number of sending calls that continued an answer.
     pub continued: u64,
-    /// Calls without an outstanding request.
+    /// The number of sending calls without an outstanding request.
     pub unsolicited: u64,
-    /// Requests on connections that already had the maximum number of tracked requests; each was merged into
-    /// the last of them.
+    /// The number of requests on connections that already had the maximum number of tracked requests; each
+    /// was merged into the last tracked request.
     pub overflown: u64,
-    /// Exchanges on connections that sent data unobserved.
+    /// The number of exchanges on connections that sent data without being observed.
     #[serde(default)]
     pub answers_unseen: u64,
-    /// Segments on connections beyond the maximum that can be measured.
+    /// The number of segments on connections beyond the maximum that can be measured.
     pub unmeasured: u64,
-    /// Segments of MPTCP, whose answers cannot be observed.
+    /// The number of segments of MPTCP, whose answers cannot be observed.
     #[serde(default)]
     pub mptcp: u64,
-    /// Answered exchanges that no NAPI delivered: their time in a ring is unknown.
+    /// The number of answered exchanges that no NAPI delivered, so that their time in a ring is unknown.
     pub without_napi: u64,
-    /// Answered exchanges whose poll record was overwritten: their time in a ring is unknown.
+    /// The number of answered exchanges whose poll record was overwritten, so that their time in a ring is
+    /// unknown.
     pub without_poll: u64,
-    /// Answered exchanges of a NAPI's first poll in the window: when the ring was last empty is unknown, and
-    /// so is the exchanges' time in it.
+    /// The number of answered exchanges of a NAPI's first poll in the window: it is unknown when the ring was
+    /// last empty, so the exchanges' time in the ring is unknown, too.
     #[serde(default)]
     pub at_opening: u64,
-    /// Segments that TCP processed on a CPU other than the one that polled their NAPI.
+    /// The number of segments that TCP processed on another CPU than the one that polled their NAPI.
     pub steered: u64,
-    /// Answered exchanges whose poll began while the NAPI's interrupt was masked.
+    /// The number of answered exchanges whose poll began while the NAPI's interrupt was masked.
     pub masked: u64,
-    /// Answered exchanges whose poll began while the NAPI's interrupt was enabled.
+    /// The number of answered exchanges whose poll began while the NAPI's interrupt was enabled.
     pub unmasked: u64,
-    /// Answered exchanges whose time in the ring was estimated from turnarounds.
+    /// The number of answered exchanges whose time in the ring was estimated from turnarounds.
     pub conditioned: u64,
-    /// Answered exchanges of a NAPI with a kernel thread.
+    /// The number of answered exchanges of a NAPI with a kernel thread.
     pub threaded: u64,
-    /// Answered exchanges that ksoftirqd polled: how long the softirq had been pending is unknown.
+    /// The number of answered exchanges that ksoftirqd polled, so that it is unknown how long the softirq had
+    /// been pending.
     #[serde(default)]
     pub by_ksoftirqd: u64,
-    /// Exchanges counted in `threaded` whose poll began with an observed wake-up of the thread.
+    /// The number of exchanges in `threaded` whose poll began when the thread was seen to wake up.
     #[serde(default)]
     pub woken: u64,
-    /// Answered exchanges whose client uses microsecond TCP timestamps.
+    /// The number of answered exchanges whose client uses microsecond TCP timestamps.
     #[serde(default)]
     pub stamped: u64,
-    /// Answered exchanges that were first noticed when they were read, because no BPF program saw them
-    /// arrive. Their arrival time is from TCP's own timestamps; their time in a ring is unknown.
+    /// The number of answered exchanges that were first noticed when they were read, because no BPF program
+    /// saw them arrive. Their arrival time comes from TCP's own timestamps; their time in a ring is unknown.
     #[serde(default)]
     pub unseen: u64,
-    /// New connections: those on which the service had sent nothing before the window.
+    /// The number of new connections, on which the service had sent nothing before the window.
     #[serde(default)]
     pub opened: u64,
-    /// How often a read found the service's receive window closed: the service reads more slowly than its
-    /// clients send.
+    /// How often a read found the service's receive window closed, because the service reads more slowly than
+    /// its clients send.
     #[serde(default)]
     pub zero_windows: u64,
-    /// Segments with data that the service sent, including retransmissions. This count and the next five are
-    /// TCP's own counts, for connections that existed when the window ended.
+    /// The number of segments with data that the service sent, including retransmissions. This count and the
+    /// next five are TCP's own counts, for connections that existed when the window ended.
     #[serde(default)]
     pub segments_out: u64,
-    /// Data segments that were retransmitted because they were lost or not acknowledged in time.
+    /// The number of data segments that were retransmitted because they were lost or not acknowledged in
+    /// time.
     #[serde(default)]
     pub retransmitted: u64,
-    /// Segments that clients reported as duplicates (DSACK): their retransmission was unnecessary.
+    /// The number of segments that clients reported as duplicates (DSACK), so that their retransmission was
+    /// unnecessary.
     #[serde(default)]
     pub needless: u64,
-    /// Segments with data that arrived, including retransmitted ones.
+    /// The number of segments with data that arrived, including retransmitted ones.
     #[serde(default)]
     pub segments_in: u64,
-    /// Data segments that arrived out of order: an earlier segment was lost or overtaken.
+    /// The number of data segments that arrived out of order, because an earlier segment was lost or
+    /// overtaken.
     #[serde(default)]
     pub out_of_order: u64,
-    /// Connections on which data waited because the client's receive window was full.
+    /// The number of connections on which data waited because the client's receive window was full.
     #[serde(default)]
     pub clients_full: u64,
     /// Datagrams that arrived.
     #[serde(default)]
     pub datagrams: u64,
-    /// Datagrams with an id that the answer repeats: DNS, memcached.
+    /// The number of datagrams with an id that the answer repeats: DNS, memcached.
     #[serde(default)]
     pub identified: u64,
-    /// Datagrams that are not paired with answers, because they are QUIC or because the service does not
-    /// answer each datagram.
+    /// The number of datagrams that are not paired with answers, because they are QUIC or because the service
+    /// does not answer each datagram.
     #[serde(default)]
     pub unpaired: u64,
-    /// Unpaired datagrams on ports that have received QUIC.
+    /// The number of unpaired datagrams on ports that have received QUIC.
     #[serde(default)]
     pub quic: u64,
-    /// Datagrams that did not fit into the socket's buffer: requests that stay unanswered.
+    /// The number of datagrams that did not fit into the socket's buffer, which are requests that stay
+    /// unanswered.
     #[serde(default)]
     pub dropped: u64,
-    /// Datagrams sent to a peer without a waiting request, or while pairing is off.
+    /// The number of datagrams that were sent to a peer without a waiting request, or while pairing was off.
     #[serde(default)]
     pub strays: u64,
-    /// Datagrams without an id that the kernel dropped after they arrived: no answer is paired with them.
+    /// The number of datagrams without an id that the kernel dropped after they arrived, so that no answer is
+    /// paired with them.
     #[serde(default)]
     pub discarded: u64,
-    /// Datagrams that had waited for an answer for at least 10 ms when the window ended.
+    /// The number of datagrams that had waited for an answer for at least 10 ms when the window ended.
     #[serde(default)]
     pub unanswered: u64,
-    /// Events for which no BPF program ran because they occurred during a run of the program on the same CPU.
-    /// No other count includes them. Kernel: 5.12, `bpf_prog_info` `recursion_misses`; 0 before.
+    /// The number of events for which no BPF program ran, because they occurred while the program was running
+    /// on the same CPU. No other count includes them. Kernel: 5.12, `bpf_prog_info` `recursion_misses`; 0 on
+    /// earlier kernels.
     #[serde(default)]
     pub missed: u64,
 }
 
 impl LiveCounts {
-    /// Whether nearly every datagram of an unknown protocol was answered; otherwise it is unknown to which
-    /// datagram an answer belongs. If datagrams were not paired with answers, only the numbers of received
+    /// Whether nearly every datagram of an unknown protocol was answered; otherwise it is unknown which
+    /// datagram an answer belongs to. If datagrams were not paired with answers, only the numbers of received
     /// and sent datagrams are compared. `None` if there were too few datagrams.
     pub fn are_answers_clear(&self, paired: bool) -> Option<bool> {
-        /// The minimum number of datagrams for a conclusion.
+        /// The minimum number of datagrams from which to draw a conclusion.
         const FEW: u64 = 50;
         /// The tolerance: one in this many datagrams may lack an answer, and one in this many sent datagrams
         /// may not be an answer.
@@ -395,8 +406,8 @@ impl LiveCounts {
         (most >= FEW).then_some(is_even && (!paired || self.strays * ONE_OF <= sent))
     }
 
-    /// The number of segments that were lost: retransmitted segments, except those that clients had already
-    /// received.
+    /// Returns the number of segments that were lost: retransmitted segments, except those that clients had
+    /// already received.
     pub const fn lost(&self) -> u64 {
         self.retransmitted.saturating_sub(self.needless)
     }
@@ -453,44 +464,44 @@ impl std::ops::AddAssign for LiveCounts {
     }
 }
 
-/// Answered requests by protocol, which is detected from the first bytes of a connection.
+/// The number of answered requests by protocol, which is detected from the first bytes of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveProtocols {
-    /// Exchanges of an unknown protocol.
+    /// The number of exchanges of an unknown protocol.
     pub other: u64,
-    /// TLS exchanges: records are encrypted, so how many requests they hold is unknown.
+    /// The number of TLS exchanges: records are encrypted, so how many requests they hold is unknown.
     pub tls: u64,
     /// Requests of HTTP/1.
     pub http1: u64,
-    /// Requests of unencrypted HTTP/2.
+    /// The number of requests of unencrypted HTTP/2.
     pub http2: u64,
-    /// Commands of RESP, the protocol of Redis.
+    /// The number of commands of RESP, the protocol of Redis.
     pub resp: u64,
-    /// Commands of memcached's text protocol.
+    /// The number of commands of memcached's text protocol.
     pub memcached: u64,
-    /// Queries of PostgreSQL: `Query`, `Sync` and function calls.
+    /// The number of PostgreSQL queries: `Query`, `Sync` and function calls.
     pub postgresql: u64,
-    /// Queries of DNS, over UDP.
+    /// The number of DNS queries over UDP.
     #[serde(default)]
     pub dns: u64,
-    /// Datagrams of other protocols, each with an answer to its sender.
+    /// The number of datagrams of other protocols, each with an answer to its sender.
     #[serde(default)]
     pub udp: u64,
 }
 
 impl LiveProtocols {
-    /// Requests of protocols that show them.
+    /// Sums up the requests of the protocols that show them.
     pub const fn requests(&self) -> u64 {
         self.http1 + self.http2 + self.resp + self.memcached + self.postgresql + self.dns + self.udp
     }
 
-    /// Exchanges of all other protocols.
+    /// Sums up the exchanges of all other protocols.
     pub const fn exchanges(&self) -> u64 {
         self.other + self.tls
     }
 
-    /// The name and count of each protocol with a request, in descending order of counts.
+    /// Returns the name and the count of each protocol that has a request, in descending order of counts.
     pub fn named(&self) -> Vec<(&'static str, u64)> {
         let mut named = vec![
             ("HTTP/1", self.http1),
@@ -523,50 +534,52 @@ impl std::ops::AddAssign for LiveProtocols {
     }
 }
 
-/// The times that answered requests spent in each stage. Each span is counted as often as its exchange has
-/// requests.
+/// How long answered requests spent in each stage. Each span is counted once for each request of its
+/// exchange.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveSpans {
-    /// From the first arrival to the answer: measured, not estimated.
+    /// The time from the first arrival to the answer, measured rather than estimated.
     pub residence: SpanCounts,
-    /// From the last arrival to the answer: excludes the time that the client took to send.
+    /// The time from the last arrival to the answer, which excludes the time that the client took to send.
     #[serde(default)]
     pub since_last: SpanCounts,
-    /// The age of exchanges when the window opened, for those that began before it, whether or not they were
-    /// answered in the window. Such exchanges take at least this long, so they say nothing about shorter
+    /// The age that exchanges had when the window opened, for those that began before it, whether or not they
+    /// were answered in the window. Such exchanges take at least this long, so they say nothing about shorter
     /// response times.
     #[serde(default)]
     pub entered: SpanCounts,
-    /// From arrival to read.
+    /// The time from arrival to read.
     pub wakeup: SpanCounts,
-    /// From read to answer.
+    /// The time from read to answer.
     pub service: SpanCounts,
-    /// From the ring to arrival, by the best estimate.
+    /// The time from entering the ring to arrival, by the best estimate.
     pub ring: SpanCounts,
-    /// From the ring to the answer by estimate U: the packets of a poll arrived uniformly over the time since
-    /// the ring was empty.
+    /// The time from entering the ring to the answer, by estimate U: the packets of a poll arrived uniformly
+    /// over the time since the ring was empty.
     pub uniform: SpanCounts,
-    /// From the ring to the answer by estimate C if possible, otherwise by U. C assumes that the time from an
-    /// answer to the client's next request has the distribution that was measured while interrupts were
-    /// enabled.
+    /// The time from entering the ring to the answer, by estimate C if possible, otherwise by U. C assumes
+    /// that the time from an answer to the client's next request has the distribution that was measured while
+    /// interrupts were enabled.
     pub conditional: SpanCounts,
-    /// From the ring to the answer by estimate T: the client's TCP timestamps show how much longer a request
-    /// was in transit than the fastest one of its connection. It needs clients with microsecond timestamps.
+    /// The time from entering the ring to the answer, by estimate T: the client's TCP timestamps show how
+    /// much longer a request was in transit than the fastest request of its connection. T needs clients with
+    /// microsecond timestamps.
     #[serde(default)]
     pub stamped: SpanCounts,
-    /// From an answer to the next arrival on the same connection while interrupts were enabled.
+    /// The time from an answer to the next arrival on the same connection while interrupts were enabled.
     pub turnaround: SpanCounts,
-    /// The bytes of answered exchanges: this is a histogram of sizes, not spans.
+    /// The bytes of answered exchanges. Unlike the other fields, this is a histogram of sizes, not of spans.
     pub bytes: SpanCounts,
-    /// From the softirq to TCP, for the first packets of polls; only in windows that traced the stack.
+    /// The time from the softirq to TCP, for the first packets of polls; only in windows that traced the
+    /// stack.
     #[serde(default)]
     pub receive: SpanCounts,
-    /// From the answer to the device; only in windows that traced the stack.
+    /// The time from the answer to the device; only in windows that traced the stack.
     #[serde(default)]
     pub transmit: SpanCounts,
     /// The smoothed round-trip time of each connection with an event, at the end of the window. It includes
-    /// the wait of the client's acknowledgement in the ring.
+    /// the time that the client's acknowledgement waited in the ring.
     #[serde(default)]
     pub rtt: SpanCounts,
 }
@@ -591,17 +604,17 @@ impl LiveSpans {
     }
 }
 
-/// Polls of a NAPI, or all their packets, by polling context.
+/// The number of polls of a NAPI, or of packets in these polls, by polling context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LivePolls {
-    /// Polls after an interrupt.
+    /// The number of polls after an interrupt.
     pub interrupt: u64,
-    /// Polls with the interrupt masked, in softirq.
+    /// The number of polls in softirq while the interrupt was masked.
     pub timer: u64,
-    /// Polls by an application in its own system call.
+    /// The number of polls by an application in its own system call.
     pub application: u64,
-    /// Polls by the NAPI's kernel thread.
+    /// The number of polls by the NAPI's kernel thread.
     pub kthread: u64,
 }
 
@@ -633,11 +646,12 @@ pub struct LivePart {
     pub wakeup: Nanoseconds,
     /// The requests' total time from read to answer.
     pub service: Nanoseconds,
-    /// The times from the ring to the answer by the best estimate, with eight buckets per power of two.
+    /// The times from entering the ring to the answer by the best estimate, with eight buckets per power of
+    /// two.
     pub total: SpanCounts,
-    /// The polls, if this is a NAPI.
+    /// The number of polls, if this part is a NAPI.
     pub polls: LivePolls,
-    /// The packets of these polls, if this is a NAPI, including those of other services.
+    /// The number of packets in these polls, if this part is a NAPI, including packets of other services.
     pub packets: LivePolls,
 }
 
@@ -654,24 +668,24 @@ impl LivePart {
     }
 }
 
-/// Unanswered requests at the end of a window.
+/// The requests that are unanswered at the end of a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveWaiting {
     /// The number of measured connections.
     pub sockets: u64,
-    /// Unanswered exchanges, including those of earlier windows.
+    /// The number of unanswered exchanges, including those of earlier windows.
     pub requests: u64,
-    /// The longest wait since an exchange's last arrival.
+    /// The longest time that an exchange has waited since its last arrival.
     pub oldest: Option<Nanoseconds>,
-    /// Connections that have waited for at least a second.
+    /// The number of connections that have waited for at least a second.
     #[serde(default)]
     pub stalled: u64,
-    /// Connections that have waited for the whole window.
+    /// The number of connections that have waited for the whole window.
     #[serde(default)]
     pub throughout: u64,
-    /// Requests that the client has sent only in part, if the protocol shows that. They wait for the client
-    /// and are in no other count here.
+    /// The number of requests that the client has sent only in part, if the protocol shows that. These
+    /// requests wait for the client and are in no other count of this struct.
     #[serde(default)]
     pub incomplete: u64,
     /// The ages of all unanswered exchanges, since their first arrival.
@@ -682,23 +696,23 @@ pub struct LiveWaiting {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveWindow {
-    /// How long the programs were attached.
+    /// How long the BPF programs were attached.
     pub span: Nanoseconds,
     /// Events.
     pub counts: LiveCounts,
-    /// The spans of the answered requests.
+    /// The time spans of the answered requests.
     pub spans: LiveSpans,
-    /// Requests and polls by NAPI. NAPIs without either are omitted.
+    /// The requests and polls of each NAPI. NAPIs without requests and polls are omitted.
     pub napis: Vec<(NapiId, LivePart)>,
-    /// Requests by answering thread; `None` combines the threads beyond the maximum.
+    /// The requests of each thread that answered them; `None` combines the threads beyond the maximum.
     pub workers: Vec<(Option<Pid>, LivePart)>,
     /// Unanswered requests at the end of the window.
     pub waiting: LiveWaiting,
-    /// The run time of the measuring BPF programs, in windows in which the kernel recorded it. Excludes the
-    /// overhead of calling them.
+    /// The run time of the measuring BPF programs, in windows in which the kernel recorded it. The overhead
+    /// of calling the programs is not included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<Nanoseconds>,
-    /// How long the service's threads waited for a CPU while runnable, summed over its threads; `None` if
+    /// How long the service's threads were runnable but waited for a CPU, summed over the threads; `None` if
     /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_delay: Option<Nanoseconds>,

@@ -1,4 +1,4 @@
-//! A machine that took part in a measurement with server and client on different machines.
+//! A machine that took part in a measurement whose server and client are on different machines.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpu_set::CpuSet;
 use crate::host::{Device, Irq, Topology, Unread};
 
-/// The side of a machine.
+/// Whether a machine runs the server or the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
@@ -28,7 +28,7 @@ impl fmt::Display for Side {
     }
 }
 
-/// The attributes of a machine that a reader needs to judge the measurements made on it.
+/// The attributes of a machine that a reader must know to judge the measurements made on it.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineDescription {
@@ -40,7 +40,7 @@ pub struct MachineDescription {
     pub kernel: String,
     /// The version of netpolicy.
     pub netpolicy: String,
-    /// The model of its CPUs; empty if the kernel does not report it.
+    /// The model of the machine's CPUs; empty if the kernel does not report it.
     pub cpu_model: String,
     /// Whether the machine is a virtual machine (the CPU flag `hypervisor`).
     pub guest: bool,
@@ -62,7 +62,7 @@ pub struct MachineDescription {
     pub driver: Option<DriverInfo>,
     /// The interrupts of that device.
     pub irqs: Vec<Irq>,
-    /// What could not be read.
+    /// The parts of the description that could not be read.
     pub unread: Vec<Unread>,
 }
 
@@ -70,7 +70,7 @@ pub struct MachineDescription {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeepestIdle {
-    /// The name that its driver gives it.
+    /// The name that the driver gives the idle state.
     pub name: String,
     /// The exit latency in microseconds.
     pub exit_us: u32,
@@ -86,15 +86,15 @@ pub struct DriverInfo {
     pub version: String,
     /// The firmware's version; empty if it has none.
     pub firmware: String,
-    /// The address on its bus; empty if it has none.
+    /// The device's address on its bus; empty if it has none.
     pub bus: String,
 }
 
-/// The exit latency from which an idle state lengthens response times noticeably.
+/// The exit latency at which an idle state begins to lengthen response times noticeably, in microseconds.
 const SLOW_EXIT_US: u32 = 20;
 
 impl MachineDescription {
-    /// The machine, described in one line.
+    /// Describes the machine in one line.
     pub fn in_words(&self) -> String {
         let mut words = format!("{} {}: Linux {}, {}", self.side, self.host, self.kernel, self.cpu_model);
         if self.guest {
@@ -120,7 +120,7 @@ impl MachineDescription {
         words
     }
 
-    /// Conditions on this machine that can distort the measurement.
+    /// Lists the conditions on this machine that can distort the measurement.
     fn cautions(&self) -> Vec<String> {
         let mut cautions = Vec::new();
         let side = self.side;
@@ -150,7 +150,7 @@ impl MachineDescription {
     }
 }
 
-/// Conditions on these machines that can distort a measurement.
+/// Lists the conditions on these machines that can distort a measurement.
 pub fn cautions(machines: &[MachineDescription]) -> Vec<String> {
     let mut cautions: Vec<String> = machines.iter().flat_map(MachineDescription::cautions).collect();
     let [one, other] = machines else { return cautions };
@@ -170,7 +170,7 @@ pub fn cautions(machines: &[MachineDescription]) -> Vec<String> {
     cautions
 }
 
-/// The machines, one per line, followed by the conditions that can distort the measurement.
+/// Describes the machines, one per line, followed by the conditions that can distort the measurement.
 pub fn in_lines(machines: &[MachineDescription]) -> Vec<String> {
     let words = machines.iter().map(MachineDescription::in_words);
     words.chain(cautions(machines).into_iter().map(|caution| format!("Check: {caution}."))).collect()

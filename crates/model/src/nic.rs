@@ -24,7 +24,7 @@ pub const QUEUES_MAX: u32 = 4096;
 pub const RPS_FLOWS_MAX: u32 = 1 << 20;
 
 /// The largest receive softirq budget that netpolicy writes. The kernel accepts any `int`, but no more
-/// packets than this arrive within `netdev_budget_usecs`. Kernel: `net/core/sysctl_net_core.c`
+/// packets than this can arrive within `netdev_budget_usecs`. Kernel: `net/core/sysctl_net_core.c`
 /// `net_core_table`, `proc_dointvec()`.
 const NETDEV_BUDGET_MAX: u64 = 1 << 20;
 
@@ -269,10 +269,10 @@ pub struct FlagName {
 }
 
 impl FlagName {
-    /// The longest name, in bytes: `ETH_GSTRING_LEN` without the terminating NUL.
+    /// The maximum length of a name, in bytes: `ETH_GSTRING_LEN` without the terminating NUL.
     pub const BYTES_MAX: usize = 31;
 
-    /// Creates a name; `None` if it is empty or too long.
+    /// Creates a name; `None` if the text is empty or too long.
     pub fn new(text: &str) -> Option<Self> {
         let length = u8::try_from(text.len()).ok()?;
         if text.is_empty() || text.len() > Self::BYTES_MAX {
@@ -315,7 +315,7 @@ impl<'de> Deserialize<'de> for FlagName {
 }
 crate::text_schema! { FlagName: "the name of a private flag of a driver" }
 
-/// A requested value of a device, of all its queues, or of its host.
+/// A value that is requested for a device, for all its queues, or for its host.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NicRequest {
@@ -352,7 +352,7 @@ pub enum NicRequest {
 }
 
 impl NicRequest {
-    /// The request's key in a policy file.
+    /// Returns the request's key in a policy file.
     pub const fn key(&self) -> &'static str {
         match self {
             Self::Channels(kind, _) => kind.key(),
@@ -373,7 +373,7 @@ impl NicRequest {
     }
 
     /// Merges two lists of requests. A later request replaces an earlier one with the same key; private flags
-    /// are merged by name, and ntuple rules are added. The result is the same as that of two consecutive
+    /// are merged by name, and ntuple rules are added. The result equals that of two consecutive
     /// transactions.
     #[must_use]
     pub fn after(later: Vec<Self>, earlier: Vec<Self>) -> Vec<Self> {
@@ -406,16 +406,17 @@ impl NicRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rss {
-    /// The indirection table: the queue for each value of the hash, modulo the table's length.
+    /// The indirection table: the queue for each hash value, modulo the table's length.
     pub table: Vec<u32>,
     /// The key of the hash function.
     pub key: Vec<u8>,
 }
 
 impl Rss {
-    /// Whether a table is in contiguous blocks: entry i leads to queue i · n / length. The igb driver builds
-    /// such a table for each number of queues; the kernel and all other drivers assign queues round robin,
-    /// see [`QueueSpan::table`](crate::QueueSpan::table). A user's table of equal weights looks the same.
+    /// Whether a table consists of contiguous blocks: entry i leads to queue i · n / length. The igb driver
+    /// builds such a table for each number of queues; the kernel and all other drivers assign queues round
+    /// robin, see [`QueueSpan::table`](crate::QueueSpan::table). A user's table of equal weights looks the
+    /// same.
     ///
     /// Kernel: 6.18, `drivers/net/ethernet/intel/igb/igb_main.c` `igb_setup_mrqc()`.
     pub fn is_in_blocks(table: &[u32]) -> bool {

@@ -8,7 +8,7 @@ use crate::glob::Glob;
 use crate::host::{Confidence, Device, Irq, IrqEdge};
 use crate::ids::RxQueue;
 
-/// Facts about drivers, by name ([`Device::kind`]).
+/// Facts about drivers, by the driver's name ([`Device::kind`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicFacts {
@@ -19,14 +19,14 @@ pub struct NicFacts {
     pub drivers: BTreeMap<String, DriverFacts>,
 }
 
-/// Facts about a driver; `None` if the source does not show it.
+/// Facts about a driver; a fact is `None` if the kernel's source does not show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct DriverFacts {
     /// Whether a NAPI's settings survive when the driver recreates its queues: `netif_napi_add_config()`.
     /// Since 6.13.
     pub napi_config_persists: Option<Fact<bool>>,
-    /// Whether a NAPI states its interrupt: `netif_napi_set_irq()`. Since 6.8.
+    /// Whether the driver tells the kernel which interrupt serves a NAPI: `netif_napi_set_irq()`. Since 6.8.
     pub irq_stated: Option<Fact<bool>>,
     /// The driver's name for a receive queue's interrupt, with `{device}` and `{queue}` as placeholders.
     /// `None` if the name does not identify the queue.
@@ -58,12 +58,12 @@ pub struct DriverFacts {
 pub struct Fact<T> {
     /// The fact.
     pub is: T,
-    /// The file and line.
+    /// The source file and line that show the fact.
     pub at: String,
-    /// The function, table or macro at that place.
+    /// The function, table or macro that contains the line.
     #[serde(rename = "in")]
     pub within: String,
-    /// The text of that line.
+    /// The text that the line contains.
     pub word: String,
 }
 
@@ -78,7 +78,7 @@ impl<T> Fact<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Interruption {
-    /// The carrier is off for a moment: devices on top of it see a link down.
+    /// The carrier is off for a moment: devices on top of this device see a link down.
     CarrierOff,
     /// Each queue is reset and loses its packets; the carrier stays on.
     QueueReset,
@@ -91,18 +91,18 @@ pub enum Interruption {
 /// How certain it is that an interrupt belongs to a receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IrqCertainty {
-    /// The interrupt was matched only by its order: the driver does not state which NAPI serves the queue.
+    /// The interrupt was matched only by its order: the driver does not report which NAPI serves the queue.
     ByOrder,
-    /// The interrupt was matched by a name that looks like a queue's.
+    /// The interrupt was matched by its name, which looks like a queue's.
     ByName,
-    /// The interrupt was matched by a name in the format that this driver's source uses.
+    /// The interrupt was matched by its name, in the format that this driver's source uses.
     NamedByDriver,
-    /// The driver states the interrupt as an attribute of the NAPI.
+    /// The driver reports the interrupt as an attribute of the NAPI.
     Stated,
 }
 
 impl IrqCertainty {
-    /// The certainty, for display.
+    /// Describes the certainty, for display.
     pub const fn words(self) -> &'static str {
         match self {
             Self::ByOrder => "guessed by the order of NAPIs",
@@ -112,19 +112,19 @@ impl IrqCertainty {
         }
     }
 
-    /// Whether the driver reports the fact.
+    /// Whether the driver itself identifies the interrupt.
     pub const fn is_of_driver(self) -> bool {
         matches!(self, Self::NamedByDriver | Self::Stated)
     }
 }
 
 impl NicFacts {
-    /// The facts about a device's driver.
+    /// Returns the facts about a device's driver.
     pub fn of(&self, device: &Device) -> Option<&DriverFacts> {
         self.drivers.get(&device.kind)
     }
 
-    /// How certain it is that the interrupt of `edge` belongs to a queue.
+    /// Returns how certain it is that the interrupt of `edge` belongs to a queue.
     pub fn irq_certainty(
         &self,
         device: &Device,

@@ -1,5 +1,5 @@
-//! The pace of a workload: when its requests are sent and over which connections, independent of their
-//! content.
+//! Defines the pace of a workload: when its requests are sent and over which connections, independent of
+//! their content.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,20 +13,20 @@ use crate::units::Nanoseconds;
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pace {
-    /// Client threads, each with its own epoll. Range 1..=[`Self::THREADS_MAX`].
+    /// The number of client threads, each with a separate epoll. Range 1..=[`Self::THREADS_MAX`].
     pub threads: u32,
-    /// TCP connections of all threads together; the threads' shares differ by at most one. Range
-    /// `threads`..=`threads` times [`Self::CONNECTIONS_MAX`].
+    /// The number of TCP connections of all threads together; the threads' shares differ by at most one.
+    /// Range `threads`..=`threads` times [`Self::CONNECTIONS_MAX`].
     pub flows: u32,
     /// The maximum number of outstanding requests per connection. Range 1..=[`Self::DEPTH_MAX`].
     pub depth: u32,
-    /// The distribution of the gaps between the requests of a connection. A closed loop has no gaps.
+    /// The distribution of the gaps between the requests of a connection. In a closed loop there are no gaps.
     pub arrivals: Arrivals,
-    /// How long requests are sent before the window opens.
+    /// How long the client sends requests before the window opens.
     pub warmup: Nanoseconds,
-    /// The length of the window: requests *due* in it count.
+    /// The length of the measurement window: requests that are *due* in it count.
     pub window: Nanoseconds,
-    /// How long to wait for answers after the window.
+    /// How long the client waits for answers after the window.
     pub drain: Nanoseconds,
     /// The seed of all random numbers.
     pub seed: u64,
@@ -41,10 +41,10 @@ impl Pace {
     pub const CONNECTIONS_MAX: u32 = 16_384;
     /// The maximum number of outstanding requests per connection.
     pub const DEPTH_MAX: u32 = 1_024;
-    /// The longest window, warm-up or drain.
+    /// The maximum length of the window, the warm-up or the drain.
     pub const SPAN_MAX: Nanoseconds = Nanoseconds(3_600_000_000_000);
 
-    /// The number of connections of a thread.
+    /// Returns the number of connections of a thread.
     pub fn flows_of(&self, thread: u32) -> u32 {
         self.flows / self.threads + u32::from(thread < self.flows % self.threads)
     }
@@ -64,23 +64,23 @@ impl Pace {
     }
 }
 
-/// How a client thread waits for answers and for the next due time.
+/// How a client thread waits for answers and for the time at which the next request is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Waiting {
-    /// Polls without sleeping: the least lateness, at the cost of a whole CPU.
+    /// Polls without sleeping: the requests are least late, at the cost of a whole CPU.
     #[default]
     Spin,
-    /// Sleeps in `epoll_pwait2` until shortly before the next due time, then polls. The margin is the recent
-    /// wake-up delay.
+    /// Sleeps in `epoll_pwait2` until shortly before the next due time, then polls. The time between waking
+    /// and the due time follows the recent wake-up delay.
     Sleep,
     /// Sleeps in `epoll_pwait2` until an answer arrives or a request is due, and never polls. Requests are
     /// late by the wake-up time, tens of microseconds, and the client uses as much CPU time as an ordinary
-    /// client. For runs that measure the CPU time of the whole machine.
+    /// client. Meant for runs that measure the CPU time of the whole machine.
     Block,
 }
 
-/// The distribution of the gaps between the requests of a connection; the load gives the mean.
+/// The distribution of the gaps between the requests of a connection; the offered load determines its mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
     /// Every gap is the mean.
@@ -94,7 +94,7 @@ pub enum Arrivals {
 impl Arrivals {
     const FB_IA_SHAPE: f64 = 0.154_971;
 
-    /// The gap at quantile `u`, in the unit of `mean`. `u` is in (0, 1].
+    /// Returns the gap at quantile `u`, in the unit of `mean`. `u` is in (0, 1].
     pub fn gap(self, mean: f64, u: f64) -> f64 {
         match self {
             Self::Fixed => mean,
@@ -193,7 +193,7 @@ pub(crate) fn within(option: &'static str, value: u32, min: u32, max: u32) -> Re
     }
 }
 
-/// Checks that a span is between `min` and [`Pace::SPAN_MAX`].
+/// Checks that a time span is between `min` and [`Pace::SPAN_MAX`].
 pub(crate) fn span(option: &'static str, value: Nanoseconds, min: Nanoseconds) -> Result<(), OutOfRange> {
     if (min..=Pace::SPAN_MAX).contains(&value) {
         Ok(())

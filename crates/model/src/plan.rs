@@ -1,4 +1,4 @@
-//! A plan: what to change, in which order, and why. It can be displayed, inverted and journalled.
+//! Plans: what to change, in which order, and why. A plan can be displayed, inverted and journalled.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::setting::{Object, Setting};
 
-/// The reason for a value: a sentence and its source.
+/// The reason for a value: one sentence and its source.
 #[derive(Clone, Debug, PartialEq, Eq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reason {
     /// One sentence for the operator.
     pub why: String,
-    /// The source of the value: a policy file's line, a recipe, a document, a command.
+    /// The source of the value: a line of a policy file, a recipe, a document, a command.
     pub source: String,
 }
 
 impl Reason {
-    /// A reason with its source.
+    /// Creates a reason with its source.
     pub fn new(why: impl Into<String>, source: impl Into<String>) -> Self {
         Self { why: why.into(), source: source.into() }
     }
@@ -49,7 +49,7 @@ impl Change {
         Self { from, to, because }
     }
 
-    /// The value that was read.
+    /// Returns the value that was read before the change.
     pub fn from(&self) -> &Setting {
         &self.from
     }
@@ -59,7 +59,7 @@ impl Change {
         &self.to
     }
 
-    /// The reason for the desired value.
+    /// Returns the reason for the desired value.
     pub fn because(&self) -> &Reason {
         &self.because
     }
@@ -77,7 +77,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// The changes that one call to the kernel makes: all of the same object, each of a different knob.
+/// The changes that one call to the kernel makes: all of them change the same object, and each changes a
+/// different knob.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Change>", into = "Vec<Change>")]
 pub struct Step {
@@ -88,22 +89,23 @@ impl Step {
     /// Creates a step from these changes.
     ///
     /// # Panics
-    /// If it is empty, spans several objects, or changes a knob twice: a bug in the planner.
+    /// If the list is empty, the changes are of several objects, or a knob is changed twice: a bug in the
+    /// planner.
     pub fn new(changes: Vec<Change>) -> Self {
         Self::try_from(changes).unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// The object that is changed.
+    /// Returns the object that is changed.
     pub fn object(&self) -> Object {
         self.changes[0].to().object()
     }
 
-    /// The changes, in the order of writing.
+    /// Returns the changes, in the order of writing.
     pub fn changes(&self) -> &[Change] {
         &self.changes
     }
 
-    /// The values that were read.
+    /// Returns the values that were read before the changes.
     pub fn from(&self) -> Vec<Setting> {
         self.changes.iter().map(|c| c.from().clone()).collect()
     }
@@ -171,7 +173,7 @@ impl fmt::Display for NotAStep {
 
 impl std::error::Error for NotAStep {}
 
-/// An unchecked change: a journal may contain anything.
+/// Reads a change from a journal without trusting it: a journal may contain anything.
 mod read {
     use serde::Deserialize;
 
@@ -208,17 +210,17 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether there is nothing to do.
+    /// Whether the plan has no steps.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// All changes, in the order of writing.
+    /// Iterates over all changes, in the order of writing.
     pub fn changes(&self) -> impl Iterator<Item = &Change> {
         self.steps.iter().flat_map(Step::changes)
     }
 
-    /// The inverse plan: the last step comes first.
+    /// Returns the inverse plan, in which the last step comes first.
     #[must_use]
     pub fn inverse(self) -> Self {
         Self { steps: self.steps.into_iter().rev().map(Step::inverse).collect() }

@@ -1,4 +1,4 @@
-//! The operator's requests: for which traffic, with which goal, within which limits.
+//! Represents the operator's requests: for which traffic, with which goal, within which limits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,11 +29,11 @@ pub struct Policy {
     /// The recipes that the policies resolve to. A policy without a recipe cannot be applied.
     #[serde(skip)]
     pub recipes: Arc<Recipes>,
-    /// Whether changes by recipes may stop a queue or take the link down; if not, such changes are only
-    /// proposed.
+    /// Whether changes by recipes may stop a queue or take the link down; if not, netpolicy only proposes
+    /// such changes.
     #[serde(default)]
     pub disruptive: bool,
-    /// Whether interrupts may be pinned if the driver does not state which queue they serve.
+    /// Whether an interrupt may be pinned even if the driver does not report which queue it serves.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inferred: bool,
 }
@@ -42,9 +42,9 @@ pub struct Policy {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Intent {
-    /// The device or application whose traffic is requested.
+    /// The device or application to whose traffic the request applies.
     pub target: Target,
-    /// What the traffic should be optimized for.
+    /// The policy, which says what the traffic should be optimized for.
     pub policy: PolicyName,
     /// The delivery mode, if the request names one instead of leaving it to the policy.
     pub delivery: Option<DeliveryMode>,
@@ -56,24 +56,24 @@ pub struct Intent {
     /// Other requested values of a device. Only a device's request can have them.
     #[serde(default)]
     pub nic: Vec<NicRequest>,
-    /// How to schedule the kernel threads of the target's NAPIs.
+    /// How to schedule the kernel threads of the NAPIs that serve the target.
     #[serde(default, skip_serializing_if = "KthreadRequest::is_empty")]
     pub kthread: KthreadRequest,
-    /// The response time to reach.
+    /// The response time that the target should reach.
     pub goal: Goal,
     /// The limits that a change for this request must not exceed. Only a service's request can have limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<Guard>,
-    /// The share of the time in which the service may run without its policy, to prove that it helps; `None`
-    /// for no proof. Only a service's request can have a proof.
+    /// The share of the time for which the service may run without its policy, so that netpolicy can measure
+    /// whether the policy helps; `None` for no such measurement. Only a service's request can have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holdback: Option<Holdback>,
-    /// The reaction to a proof that shows that the policy harms.
+    /// The reaction if that measurement shows that the policy harms.
     #[serde(default, skip_serializing_if = "OnReversed::is_report")]
     pub on_reversed: OnReversed,
-    /// What the request may cost.
+    /// What the request may cost in CPUs, delay and priority.
     pub budget: Budget,
-    /// The CPUs for its interrupts and threads; `None` leaves the choice to the recipe.
+    /// The CPUs for the target's interrupts and threads; `None` leaves the choice to the recipe.
     pub cpus: Option<CpuSet>,
     /// How a device's queues are assigned to CPUs; `None` leaves the choice to the recipe. Only in a device's
     /// request.
@@ -83,12 +83,12 @@ pub struct Intent {
     /// thread if the mode needs that. Only a service's or task's request can have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u32>,
-    /// Where the request came from: a file and line, or a command.
+    /// The origin of the request: a file and line, or a command.
     pub origin: String,
 }
 
 impl Intent {
-    /// A request for a policy with default options.
+    /// Creates a request for a policy with default options.
     pub fn new(target: Target, policy: PolicyName, origin: impl Into<String>) -> Self {
         Self {
             target,
@@ -117,15 +117,15 @@ impl Intent {
 pub enum Target {
     /// A network device, by name.
     Device(String),
-    /// Devices that match conditions: the section's name, and the conditions. A plan also has a request for
-    /// each matching device.
+    /// The devices that match conditions: the section's name, and the conditions. A plan also has one request
+    /// for each matching device.
     Devices(String, DeviceSelector),
     /// A service: its name, and how to find its processes.
     Service(String, Match),
     /// A process.
     Task(Pid),
-    /// Some epolls of a process, by descriptor, with the sockets that they watch. Only sockets make such
-    /// requests, never a policy file.
+    /// Some epolls of a process, by descriptor, and the sockets that they watch. Only requests that sockets
+    /// make have this target, never those in a policy file.
     Epolls(Pid, Vec<Fd>),
 }
 
@@ -148,7 +148,7 @@ impl fmt::Display for Target {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Match {
-    /// A systemd unit, as in `memcached.service`.
+    /// A systemd unit, such as `memcached.service`.
     pub unit: Option<Patterns>,
     /// A cgroup path below the cgroup root.
     pub cgroup: Option<Patterns>,
@@ -167,7 +167,7 @@ pub struct Match {
 }
 
 impl fmt::Display for Match {
-    /// `unit memcached.service, port 11211`
+    /// Formats the conditions, such as `unit memcached.service, port 11211`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = [
             self.unit.as_ref().map(|unit| format!("unit {unit}")),
@@ -194,19 +194,19 @@ pub struct Overrides {
     pub irq_suspend_timeout: Option<Nanoseconds>,
 }
 
-/// The response time to reach. Without a bound, a change only has to be better than before.
+/// The response time to reach. Without a bound, a change only has to be an improvement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goal {
     /// The maximum median response time.
     pub p50: Option<Nanoseconds>,
-    /// The maximum 99th percentile.
+    /// The maximum 99th percentile of the response time.
     pub p99: Option<Nanoseconds>,
     /// How long the goal must be missed before netpolicy reacts: [`Goal::FOR_LEAST`] to [`Goal::FOR_MOST`];
     /// `None` for [`Goal::FOR`].
     #[serde(rename = "for", default, skip_serializing_if = "Option::is_none")]
     pub missed_for: Option<Nanoseconds>,
-    /// The reaction. Only a service's request can have one.
+    /// The reaction to a missed goal. Only a service's request can have one.
     #[serde(default, skip_serializing_if = "OnMissed::is_report")]
     pub on_missed: OnMissed,
 }
@@ -215,10 +215,10 @@ impl Goal {
     /// The default time for which a goal must be missed before netpolicy reacts.
     pub const FOR: Nanoseconds = Nanoseconds::from_millis(300_000);
 
-    /// The minimum of that time: a shorter time does not suffice to measure a percentile.
+    /// The minimum of [`Goal::missed_for`]: a shorter time does not suffice to measure a percentile.
     pub const FOR_LEAST: Nanoseconds = Nanoseconds::from_millis(10_000);
 
-    /// The maximum of that time: a day.
+    /// The maximum of [`Goal::missed_for`]: a day.
     pub const FOR_MOST: Nanoseconds = Nanoseconds::from_millis(86_400_000);
 
     /// Whether any percentile has a bound.
@@ -231,10 +231,11 @@ impl Goal {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnMissed {
-    /// A finding reports it.
+    /// A finding reports the missed goal.
     #[default]
     Report,
-    /// The daemon tries the candidates of the policy's ladder, under guard, and keeps what is better.
+    /// The daemon tries the delivery modes on the policy's ladder (its list of candidates), under guard, and
+    /// keeps one that is better.
     Search,
 }
 
@@ -242,7 +243,7 @@ impl OnMissed {
     /// All reactions.
     pub const ALL: [Self; 2] = [Self::Report, Self::Search];
 
-    /// The word in policy files.
+    /// Returns the word for the reaction in policy files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Report => "report",
@@ -250,20 +251,20 @@ impl OnMissed {
         }
     }
 
-    /// Whether the goal is only reported.
+    /// Whether a missed goal is only reported.
     pub const fn is_report(&self) -> bool {
         matches!(self, Self::Report)
     }
 }
 
-/// The reaction to a standing proof that shows that a policy harms.
+/// The reaction if a measurement shows that a policy harms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnReversed {
-    /// A finding reports it.
+    /// A finding reports the harm.
     #[default]
     Report,
-    /// The daemon rolls the policy back, until the request changes or it is told to reload.
+    /// The daemon rolls the policy back, until the request changes or the daemon is told to reload.
     Rollback,
 }
 
@@ -271,7 +272,7 @@ impl OnReversed {
     /// All reactions.
     pub const ALL: [Self; 2] = [Self::Report, Self::Rollback];
 
-    /// The word in policy files.
+    /// Returns the word for the reaction in policy files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Report => "report",
@@ -285,7 +286,7 @@ impl OnReversed {
     }
 }
 
-/// What a request may cost.
+/// What a request may cost in CPUs, delay and priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {

@@ -1,4 +1,4 @@
-//! The policy words: what traffic is optimized for.
+//! Names the policies, which say what traffic is optimized for.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A policy word: what traffic is optimized for.
+/// The name of a policy, which says what traffic is optimized for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyName {
@@ -14,13 +14,13 @@ pub enum PolicyName {
     Latency,
     /// Throughput.
     Bulk,
-    /// Throughput at the least CPU time.
+    /// Throughput with the least CPU time.
     Cpu,
     /// Several policies that share a device.
     Mix,
     /// Low power consumption.
     Power,
-    /// The kernel's defaults; revokes the request of a less specific policy.
+    /// The kernel's defaults; revokes the request of a less specific section.
     None,
 }
 
@@ -40,7 +40,7 @@ impl PolicyName {
         }
     }
 
-    /// The purpose of the policy, in one line.
+    /// Describes the purpose of the policy in one line.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Latency => "short response times",
@@ -58,13 +58,13 @@ impl PolicyName {
         !matches!(self, Self::Mix | Self::None)
     }
 
-    /// The policies that optimize traffic.
+    /// Iterates over the policies that optimize traffic.
     pub fn optimizing() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|policy| policy.optimizes())
     }
 
-    /// The number by which applications request the policy: the number in the kernel patches of 2016, with
-    /// one addition. `include/netpolicy.h` has the same numbers.
+    /// Returns the number by which applications request the policy: the number in the kernel patches of 2016,
+    /// with one addition. `include/netpolicy.h` has the same numbers.
     pub const fn number(self) -> u32 {
         match self {
             Self::None => 0,

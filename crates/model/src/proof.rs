@@ -1,6 +1,6 @@
-//! The standing proof that a policy helps a service: for a small share of the time, the daemon withdraws the
-//! policy in short windows, and compares them with the windows before and after. Proofs are stored next to
-//! the journal, so that they outlive the daemon and reboots.
+//! Stores whether a policy helps a service (the standing proof): for a small share of the time, the daemon
+//! withdraws the policy in short windows, and compares them with the windows before and after. Proofs are
+//! stored next to the journal, so that they outlive the daemon and reboots.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -49,34 +49,34 @@ pub struct Proof {
     pub delivery: String,
     /// When the proof began, in microseconds since 1970.
     pub since_unix_micros: u64,
-    /// How long the daemon has managed the service since the proof began, in milliseconds. Includes the
-    /// episodes in which it withdrew the policy.
+    /// How long the daemon has managed the service since the proof began, in milliseconds. This includes the
+    /// episodes in which the daemon withdrew the policy.
     pub managed_millis: u64,
     /// How long the service ran without the policy, in milliseconds.
     pub without_millis: u64,
-    /// The number of pairs of windows, including those that are no longer kept.
+    /// The number of pairs of windows, including pairs whose differences are no longer kept.
     pub pairs: u64,
-    /// The last [`Proof::PAIRS_MAX`] differences of each quantity: the logarithm of its value with the policy,
-    /// divided by the value without it.
+    /// The last [`Proof::PAIRS_MAX`] differences of each quantity. A difference is the logarithm of the value
+    /// with the policy divided by the value without it.
     pub differences: BTreeMap<Guarded, Vec<f32>>,
     /// The effects that the pairs show.
     pub effects: Vec<Effect>,
-    /// The effects after each episode, oldest first; every other one is dropped when there are more than
+    /// The effects after each episode, oldest first; every other entry is dropped when there are more than
     /// [`Proof::COURSE_MAX`].
     #[serde(default)]
     pub course: Vec<CourseStep>,
-    /// The last episode; `None` before the first.
+    /// The last episode; `None` before the first one.
     pub last: Option<Episode>,
-    /// When the daemon rolled the policy back because it harms, in microseconds since 1970.
+    /// When the daemon rolled back the policy because it does harm, in microseconds since 1970.
     #[serde(default)]
     pub rolled_back_unix_micros: Option<u64>,
 }
 
-/// An effect after an episode.
+/// The effect on one quantity, as known after an episode.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CourseStep {
-    /// The time, in microseconds since 1970.
+    /// The time of the episode's end, in microseconds since 1970.
     pub unix_micros: u64,
     /// The quantity.
     pub quantity: Guarded,
@@ -90,8 +90,8 @@ pub struct CourseStep {
 pub struct Episode {
     /// When the episode ended, in microseconds since 1970.
     pub unix_micros: u64,
-    /// How the episode ended. [`Ruling::BeyondLimit`]: without the policy, the service was so much worse that the
-    /// episode ended early.
+    /// How the episode ended. [`Ruling::BeyondLimit`] means that the service was so much worse without the
+    /// policy that the episode ended early.
     pub ruling: Ruling,
 }
 
@@ -101,10 +101,10 @@ pub struct Episode {
 pub struct Effect {
     /// The quantity.
     pub quantity: Guarded,
-    /// The estimate over all kept pairs, with an interval that, with a probability of 95 %, contains the true
-    /// effect at all times.
+    /// The estimate over all kept pairs, with an interval that contains the true effect at all times with a
+    /// probability of 95 %.
     pub change: ProofInterval,
-    /// The estimate over the last [`Proof::RECENT_PAIRS`] pairs, where recent changes show first.
+    /// The estimate over the last [`Proof::RECENT_PAIRS`] pairs, which shows recent changes first.
     pub recent: ProofInterval,
     /// The number of kept pairs.
     pub pairs: usize,
@@ -116,9 +116,9 @@ pub struct Effect {
 pub struct ProofInterval {
     /// The estimate.
     pub estimate: f64,
-    /// The lower end; `None` while there are too few pairs.
+    /// The lower end of the interval; `None` while there are too few pairs.
     pub low: Option<f64>,
-    /// The upper end; `None` while there are too few pairs.
+    /// The upper end of the interval; `None` while there are too few pairs.
     pub high: Option<f64>,
 }
 
@@ -133,13 +133,13 @@ impl ProofInterval {
         self.low.is_some_and(|low| low > 0.0)
     }
 
-    /// Whether the effect is smaller than this share, either way.
+    /// Whether the effect is smaller than this share, in either direction.
     pub fn is_within(&self, margin: f64) -> bool {
         self.low.is_some_and(|low| low > -margin) && self.high.is_some_and(|high| high < margin)
     }
 }
 
-/// `-21 % (-24 to -18)`; ends that are not known yet are left out.
+/// Formats the effect, such as `-21 % (-24 to -18)`; ends that are not known yet are left out.
 impl fmt::Display for ProofInterval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |share: f64| format!("{:+.0}", share * 100.0);
@@ -153,15 +153,15 @@ impl fmt::Display for ProofInterval {
     }
 }
 
-/// The present conclusion of a proof.
+/// The conclusion that a proof allows at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProofState {
-    /// A quantity that the policy is meant to reduce is smaller with it.
+    /// A quantity that the policy is meant to reduce is smaller with the policy.
     Helps,
     /// The effect on every quantity that the policy is meant to reduce is below [`Proof::MARGIN`].
     NoEffect,
-    /// A quantity that the policy is meant to reduce is larger with it, and none is smaller.
+    /// A quantity that the policy is meant to reduce is larger with the policy, and none is smaller.
     Reversed,
     /// The measurements do not suffice for a conclusion.
     Open,
@@ -186,7 +186,7 @@ impl Proof {
     /// The maximum number of kept pairs.
     pub const PAIRS_MAX: usize = 2_048;
 
-    /// The maximum number of kept steps of the course.
+    /// The maximum number of entries that are kept of the course of the effects.
     pub const COURSE_MAX: usize = 1_024;
 
     /// The number of pairs that count as recent.
@@ -195,7 +195,7 @@ impl Proof {
     /// An effect below this share counts as none.
     pub const MARGIN: f64 = 0.05;
 
-    /// Creates a proof that begins now.
+    /// Creates a proof that begins at this time.
     pub fn of(intent: &Intent, delivery: &str, unix_micros: u64) -> Self {
         Self {
             intent: as_asked(intent),
@@ -212,12 +212,12 @@ impl Proof {
         }
     }
 
-    /// Whether this is the proof of this request with this mode.
+    /// Whether this proof belongs to this request with this delivery mode.
     pub fn is_of(&self, intent: &Intent, delivery: &str) -> bool {
         self.is_of_request(intent) && self.delivery == delivery
     }
 
-    /// Adds the differences of an episode, oldest first.
+    /// Adds the differences that an episode measured, oldest first.
     pub fn add(&mut self, differences: &BTreeMap<Guarded, Vec<f64>>) {
         let pairs = differences.values().map(Vec::len).max().unwrap_or(0);
         self.pairs = self.pairs.saturating_add(pairs as u64);
@@ -229,7 +229,8 @@ impl Proof {
         }
     }
 
-    /// Adds the present effects to the course. When the course is full, every other step is dropped.
+    /// Adds the present effects to the course of the effects. When the course is full, every other entry is
+    /// dropped.
     pub fn note_effects(&mut self, unix_micros: u64) {
         if self.course.len() + self.effects.len() > Self::COURSE_MAX {
             let mut moments: Vec<u64> = self.course.iter().map(|step| step.unix_micros).collect();
@@ -245,26 +246,26 @@ impl Proof {
         self.course.extend(steps);
     }
 
-    /// Whether this is the proof of this request, with any mode.
+    /// Whether this proof belongs to this request, with any delivery mode.
     pub fn is_of_request(&self, intent: &Intent) -> bool {
         self.intent == as_asked(intent)
     }
 
-    /// Whether the policy of a request is rolled back because it harms.
+    /// Whether the policy of a request is rolled back because it does harm.
     pub fn is_rolled_back(&self, intent: &Intent) -> bool {
         self.rolled_back_unix_micros.is_some()
             && !intent.on_reversed.is_report()
             && self.is_of_request(intent)
     }
 
-    /// The effects in words: `cpu -21 % (-24 to -18), p99 +4 % (+1 to +7)`.
+    /// Describes the effects: `cpu -21 % (-24 to -18), p99 +4 % (+1 to +7)`.
     pub fn effects_in_words(&self) -> String {
         let effect = |effect: &Effect| format!("{} {}", effect.quantity.as_str(), effect.change);
         self.effects.iter().map(effect).collect::<Vec<String>>().join(", ")
     }
 
-    /// The conclusion in one line: `service cache: its proof: cpu -21 % (-24 to -18) with its policy, 3100
-    /// pairs, helps`.
+    /// Describes the conclusion in one line: `service cache: its proof: cpu -21 % (-24 to -18) with its
+    /// policy, 3100 pairs, helps`.
     pub fn sentence(&self, service: &str) -> String {
         let effects = self.effects_in_words();
         let shown = if effects.is_empty() { "nothing yet".to_owned() } else { effects };
@@ -273,7 +274,7 @@ impl Proof {
         format!("{service}: its proof: {shown} with its policy, {pairs} pairs, {standing}{rolled_back}")
     }
 
-    /// The share of the time that the service ran without the policy.
+    /// Returns the share of the time for which the service ran without the policy.
     pub fn share_without(&self) -> f64 {
         if self.managed_millis == 0 { 0.0 } else { millis(self.without_millis) / millis(self.managed_millis) }
     }
@@ -292,7 +293,7 @@ impl Proof {
         self.standing() == ProofState::Reversed && self.effects.iter().any(|effect| is_worse(&effect))
     }
 
-    /// The present conclusion, from the recent pairs.
+    /// Returns the present conclusion, from the recent pairs.
     pub fn standing(&self) -> ProofState {
         let meant = quantities_of(&self.intent);
         let recent: Vec<&ProofInterval> = self
@@ -315,8 +316,8 @@ impl Proof {
     }
 }
 
-/// The quantities that a request is meant to reduce: those of its policy. A delivery mode without a policy
-/// may be meant to reduce any quantity.
+/// Returns the quantities that a request is meant to reduce: those of its policy. A delivery mode without a
+/// policy may be meant to reduce any quantity.
 fn quantities_of(intent: &Intent) -> Vec<Guarded> {
     match intent.policy {
         PolicyName::Latency => vec![Guarded::P50, Guarded::P90, Guarded::P99],
@@ -325,7 +326,7 @@ fn quantities_of(intent: &Intent) -> Vec<Guarded> {
     }
 }
 
-/// A request reduced to the parts that affect its settings.
+/// Reduces a request to the parts that affect its settings.
 fn as_asked(intent: &Intent) -> Intent {
     let delivery = intent.delivery.filter(|_| intent.found.is_none());
     Intent {
@@ -340,7 +341,7 @@ fn as_asked(intent: &Intent) -> Intent {
     }
 }
 
-/// Rounds a difference to a hundredth of a percent, to keep the file small.
+/// Rounds a difference to a hundredth of a percent, which keeps the file small.
 #[expect(clippy::cast_possible_truncation, reason = "four digits")]
 fn rounded(difference: f64) -> f32 {
     ((difference * 1e4).round() / 1e4) as f32

@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 use crate::words::words;
 
 words! {
-    /// A kind of qdisc whose options are all known here, so that it can be restored.
+    /// A kind of qdisc. netpolicy knows all options of these kinds, so it can restore such a qdisc.
     QdiscKind {
-        /// No queue: packets go to the driver immediately. Only for a whole device.
+        /// No queue: packets go to the driver immediately. Possible only for a whole device.
         Noqueue = "noqueue",
         /// One queue.
         Pfifo = "pfifo",
-        /// Three queues by priority.
+        /// Three queues, by the packets' priority.
         PfifoFast = "pfifo_fast",
-        /// A queue for each flow, and pacing.
+        /// A queue for each flow, with pacing.
         Fq = "fq",
         /// A queue for each flow, with early drops to keep the queues short.
         FqCodel = "fq_codel",
@@ -49,7 +49,7 @@ words! {
         OrphanMask = "orphan_mask",
         /// The rate below which each packet is delayed individually, in bytes per second (fq).
         LowRateThreshold = "low_rate_threshold",
-        /// The queueing delay from which packets are CE-marked, in microseconds (fq, fq_codel).
+        /// The queueing delay above which packets are CE-marked, in microseconds (fq, fq_codel).
         CeThreshold = "ce_threshold",
         /// The slack of the timer, in nanoseconds (fq).
         TimerSlack = "timer_slack",
@@ -81,7 +81,7 @@ words! {
 pub struct Qdisc {
     /// The kind.
     pub kind: QdiscKind,
-    /// The major number of its handle, if it was set explicitly; `None` if the kernel chose it.
+    /// The major number of the qdisc's handle, if it was set explicitly; `None` if the kernel chose it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<u16>,
     /// The options that differ from the kernel's defaults for this kind on this device.
@@ -90,7 +90,7 @@ pub struct Qdisc {
 }
 
 impl Qdisc {
-    /// A qdisc of a kind with the kernel's defaults.
+    /// Creates a qdisc of a kind with the kernel's defaults.
     pub const fn of(kind: QdiscKind) -> Self {
         Self { kind, handle: None, options: BTreeMap::new() }
     }
@@ -113,7 +113,8 @@ impl fmt::Display for Qdisc {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Qdiscs {
-    /// The kernel's defaults: the kinds in the order of the transmit queues, or one kind for all of them.
+    /// The kernel's defaults: the kinds in the order of the transmit queues, or one kind for all transmit
+    /// queues.
     Default(Vec<String>),
     /// One qdisc for the whole device.
     Whole(Qdisc),
@@ -125,13 +126,13 @@ pub enum Qdiscs {
         /// The qdiscs, by queue index.
         queues: Vec<Qdisc>,
     },
-    /// A configuration that cannot be recorded completely, described in a few words. It can be read but is
-    /// never written.
+    /// A configuration that cannot be recorded completely, described in a few words. netpolicy can read it
+    /// but never writes it.
     Other(String),
 }
 
 impl Qdiscs {
-    /// The kinds by their `tc` names: `default` or the kind of the root, and the kinds of the queues.
+    /// Names the kinds as in `tc`: `default` or the kind of the root, and the kinds of the queues.
     pub fn kinds(&self) -> String {
         match self {
             Self::Default(kinds) => format!("default {}", kinds.join(" ")),
@@ -160,7 +161,7 @@ impl fmt::Display for Qdiscs {
     }
 }
 
-/// Formats a list with repetitions counted: `4 × fq, pfifo`.
+/// Formats a list and counts repetitions, such as `4 × fq, pfifo`.
 fn runs<T: PartialEq + fmt::Display>(all: &[T]) -> String {
     let runs = all.chunk_by(PartialEq::eq).filter_map(|run| Some((run.first()?, run.len())));
     let text: Vec<String> = runs

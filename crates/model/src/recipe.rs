@@ -1,6 +1,6 @@
 //! Recipes: the value of each mechanism under each policy, with the reason and the source of every value.
 //!
-//! A recipe is data. This file defines what a recipe can contain. The shipped recipes are TOML files, and the
+//! A recipe is data: this file defines what a recipe can contain. The shipped recipes are TOML files, and the
 //! crate `plan` converts their values to settings of objects.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::plan::Reason;
 use crate::policy_name::PolicyName;
 use crate::units::Nanoseconds;
 
-/// A property of a host that a recipe can set. Displayed as the word in recipe files.
+/// A property of a host that a recipe can set. Displayed as the word that recipe files use for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mechanism {
@@ -38,7 +38,7 @@ pub enum Mechanism {
     Layout,
     /// Whether a service's threads run on the CPUs of its queues.
     Threads,
-    /// The maximum wake-up latency of CPUs, held through `/dev/cpu_dma_latency`.
+    /// The maximum wake-up latency of CPUs, requested through `/dev/cpu_dma_latency`.
     WakeLatency,
     /// How a service's connections are assigned to its listeners at one address.
     Reuseport,
@@ -85,7 +85,7 @@ impl Mechanism {
         .chain(Sysctl::ALL.iter().copied().map(Self::Sysctl))
     }
 
-    /// The mechanism's word in a recipe: the kernel's name, if it has one.
+    /// Returns the mechanism's word in a recipe: the kernel's name if it has one.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Delivery => "delivery",
@@ -113,7 +113,7 @@ impl Mechanism {
         Self::all().find(|mechanism| mechanism.as_str() == word)
     }
 
-    /// Whether the mechanism belongs to the device, and so may differ by driver.
+    /// Whether the mechanism is a property of the device, so that its value may differ by driver.
     pub const fn is_of_device(self) -> bool {
         match self {
             Self::Delivery
@@ -153,13 +153,13 @@ pub enum RecipeValue {
     Delivery(DeliveryMode),
     /// A span of time.
     Span(Nanoseconds),
-    /// A number, in the mechanism's own unit.
+    /// A number, in the unit of the mechanism.
     Number(u32),
     /// On or off.
     Switch(bool),
     /// The driver's maximum.
     Max,
-    /// One per physical core near the device.
+    /// One queue per physical core near the device.
     PerCore,
     /// A set of CPUs; an empty set turns the mechanism off.
     Cpus(CpuSet),
@@ -167,7 +167,7 @@ pub enum RecipeValue {
     CpusIfShort,
     /// A layout.
     Layout(Layout),
-    /// Connections go to the listener of the queue on which they arrive.
+    /// By queue: a connection goes to the listener of the queue on which the connection arrives.
     ByQueue,
 }
 
@@ -197,44 +197,46 @@ pub struct RecipeEntry {
     /// The value.
     #[serde(alias = "dose")]
     pub value: RecipeValue,
-    /// The reason and its source.
+    /// The reason for the value, and the reason's source.
     pub because: Reason,
-    /// The drivers with which a measurement showed a benefit. Empty if the entry claims no measurement.
+    /// The drivers with which a measurement showed that the value helps. Empty if the entry claims no
+    /// measurement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured_on: Vec<String>,
-    /// The minimum traffic for which the entry was measured to help; `None` if it claims no limit.
+    /// The minimum traffic for which a measurement showed that the value helps; `None` if the entry claims no
+    /// limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pays_from: Option<PaysFrom>,
 }
 
-/// The minimum traffic for which a delivery mode was measured to help.
+/// The minimum traffic for which a measurement showed that a delivery mode helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PaysFrom {
-    /// Packets that a queue receives within `gro-flush-timeout`.
+    /// The number of packets that a queue receives within `gro-flush-timeout`.
     pub packets_per_flush: u32,
-    /// Connections of the service.
+    /// The number of connections of the service.
     pub connections: u32,
 }
 
 impl PaysFrom {
-    /// The largest value of either limit.
+    /// The maximum of both limits.
     pub const MAX: u32 = 1_000_000;
 }
 
 impl RecipeEntry {
-    /// An entry without a measurement.
+    /// Creates an entry that claims no measurement.
     pub const fn new(value: RecipeValue, because: Reason) -> Self {
         Self { value, because, measured_on: Vec::new(), pays_from: None }
     }
 
-    /// Whether the entry claims a measurement, but not with this driver.
+    /// Whether the entry claims measurements, but none with this driver.
     pub fn is_unmeasured_on(&self, driver: &str) -> bool {
         !self.measured_on.is_empty() && !self.measured_on.iter().any(|measured| measured == driver)
     }
 }
 
-/// The known circumstances that decide whether a recipe applies.
+/// What is known about the device and the connections for which a recipe is chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Circumstances {
@@ -260,7 +262,7 @@ impl EpollNapis {
     /// All values.
     pub const ALL: [Self; 2] = [Self::One, Self::Several];
 
-    /// The word in a recipe.
+    /// Returns the word that recipes use for this number.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::One => "one",
@@ -269,7 +271,7 @@ impl EpollNapis {
     }
 }
 
-/// The conditions of a case, all of which must be known to hold.
+/// The conditions of a case. A case applies only if all of them are known to hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct When {
@@ -310,31 +312,31 @@ impl fmt::Display for When {
 pub struct Case {
     /// The conditions.
     pub when: When,
-    /// Recipes by policy; `None` applies to every policy.
+    /// The recipes of the case by policy; `None` applies to every policy.
     pub policies: BTreeMap<Option<PolicyName>, Recipe>,
 }
 
 /// The values that a policy resolves to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipe {
-    /// Entries by mechanism. Mechanisms without an entry keep their value.
+    /// The entries by mechanism. A mechanism without an entry keeps its value.
     pub entries: BTreeMap<Mechanism, RecipeEntry>,
 }
 
 impl Recipe {
-    /// The entry for a mechanism, if any.
+    /// Returns the entry for a mechanism, if there is one.
     pub fn of(&self, mechanism: Mechanism) -> Option<&RecipeEntry> {
         self.entries.get(&mechanism)
     }
 }
 
-/// A delivery mode to try for a service that misses its goal, with the reason.
+/// A rung of a ladder: a delivery mode to try for a service that misses its goal, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rung {
     /// The mode.
     pub mode: DeliveryMode,
-    /// Why the mode may be better, with the source.
+    /// Why the mode may be better for such a service, with the source.
     pub because: Reason,
     /// The drivers with which a measurement showed that the mode is better. Empty if the rung claims no
     /// measurement.
@@ -348,46 +350,47 @@ impl Rung {
     /// The maximum number of rungs in a ladder.
     pub const COUNT_MAX: usize = 16;
 
-    /// Whether the rung is worth trying in any of these circumstances. A rung without conditions always is.
+    /// Whether the rung is worth trying in any of these circumstances. A rung without conditions is always
+    /// worth trying.
     pub fn is_for(&self, places: &[Circumstances]) -> bool {
         self.when == When::default() || places.iter().any(|place| self.when.holds(place))
     }
 }
 
-/// The recipes of all policies, and their exceptions by driver.
+/// The recipes of all policies, and the exceptions for cases and drivers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipes {
-    /// Entries for policies that have no entry of their own for the mechanism.
+    /// The entries for policies that have no separate entry for the mechanism.
     pub any: Recipe,
     /// Recipes by policy.
     pub policies: BTreeMap<PolicyName, Recipe>,
-    /// Cases by name. If several apply, the last in the order of names decides.
+    /// The cases by name. If several cases apply, the last one in the order of names decides.
     pub cases: BTreeMap<String, Case>,
     /// Recipes by driver ([`crate::host::Device::kind`]), then by policy; `None` applies to every policy.
     pub drivers: BTreeMap<String, BTreeMap<Option<PolicyName>, Recipe>>,
     /// The delivery modes to try, in order, for a service with this policy that misses its goal.
     pub ladders: BTreeMap<PolicyName, Vec<Rung>>,
-    /// Facts about the drivers.
+    /// Facts about NIC drivers.
     pub nics: Arc<NicFacts>,
     /// Known faults of kernels and drivers.
     pub known_faults: Arc<KnownFaults>,
 }
 
 impl Recipes {
-    /// A policy's entry for a mechanism if the circumstances are unknown.
+    /// Returns a policy's entry for a mechanism when the circumstances are unknown.
     pub fn of(&self, policy: PolicyName, mechanism: Mechanism) -> Option<&RecipeEntry> {
         let own = self.policies.get(&policy).and_then(|recipe| recipe.of(mechanism));
         own.or_else(|| self.any.of(mechanism))
     }
 
-    /// A policy's ladder; empty if no recipe defines one.
+    /// Returns a policy's ladder; empty if no recipe defines one.
     pub fn ladder(&self, policy: PolicyName) -> &[Rung] {
         self.ladders.get(&policy).map_or(&[], Vec::as_slice)
     }
 
-    /// A policy's entries in these circumstances. In order of precedence: the driver's entry for this policy,
-    /// the driver's entry for any policy, the entry of the last case that applies, the policy's own entry,
-    /// the entry for every policy.
+    /// Returns a policy's entry in these circumstances. In order of precedence: the driver's entry for this
+    /// policy, the driver's entry for any policy, the entry of the last case that applies, the policy's own
+    /// entry, the entry for every policy.
     pub fn under(
         &self,
         policy: PolicyName,
@@ -402,8 +405,8 @@ impl Recipes {
         named.map(|(mechanism, entry)| (*mechanism, entry)).collect()
     }
 
-    /// A policy's entry for a mechanism if it is the same in all of these circumstances. If the entries
-    /// differ, or there are no circumstances, returns the entry for unknown circumstances.
+    /// Returns a policy's entry for a mechanism if it is the same in all of these circumstances. If the
+    /// entries differ, or there are no circumstances, returns the entry for unknown circumstances.
     pub fn agreed(
         &self,
         policy: PolicyName,
@@ -429,7 +432,7 @@ impl Recipes {
 pub struct Agreed<'a> {
     /// The entry; `None` if no recipe has one.
     pub entry: Option<&'a RecipeEntry>,
-    /// Whether the entries differ, so that this one is for unknown circumstances.
+    /// Whether the entries of the circumstances differ, so that `entry` is the one for unknown circumstances.
     pub differ: bool,
 }
 

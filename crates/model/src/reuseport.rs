@@ -1,4 +1,4 @@
-//! How new connections are assigned to one of several listeners at one address.
+//! Describes how new connections are assigned to one of several listeners at the same address.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,13 +12,13 @@ use crate::steering::Transport;
 
 /// TCP sockets that listen at the same address, or UDP sockets bound to it, with `SO_REUSEPORT`.
 ///
-/// Identified by the address, because its sockets change.
+/// A group is identified by its address, because its sockets change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListenerGroup {
     /// The network namespace of the sockets.
     pub netns: NetnsId,
-    /// The protocol: a TCP socket gets new connections, a UDP socket datagrams.
+    /// The protocol: a TCP socket gets new connections, a UDP socket gets datagrams.
     #[serde(default, skip_serializing_if = "Transport::is_tcp")]
     pub transport: Transport,
     /// The address.
@@ -40,9 +40,9 @@ pub enum Spread {
     #[default]
     Hash,
     /// By the queue on which the first packet arrived. If the queue has no list, or the packet has no queue,
-    /// by the kernel's hash. The lists are in ascending order of queue, without duplicates.
+    /// the kernel's hash decides. The lists are in ascending order of queue, without duplicates.
     Queues(Vec<QueueListeners>),
-    /// By another program's BPF program, which can neither be read back nor attached again.
+    /// By another program's BPF program, which netpolicy can neither read back nor attach again.
     Foreign,
 }
 
@@ -52,7 +52,7 @@ pub enum Spread {
 pub struct QueueListeners {
     /// The queue.
     pub queue: RxQueue,
-    /// The listeners, at least one; with several, the kernel's hash chooses.
+    /// The listeners, at least one; if there are several, the kernel's hash chooses among them.
     pub listeners: Vec<u64>,
 }
 
@@ -65,7 +65,8 @@ impl Spread {
     pub const PLACES_MAX: usize = 8192;
 
     /// Assigns each device's queues to listeners, round robin. Every queue gets a listener and, on each
-    /// device, every listener a queue, so that none is starved. The queues of one device must be adjacent.
+    /// device, every listener gets a queue, so that no listener is starved. The queues of one device must be
+    /// adjacent.
     pub fn dealt(queues: &[RxQueue], listeners: &[u64]) -> Self {
         let mut queues = queues.to_vec();
         queues.sort_unstable();
@@ -83,7 +84,7 @@ impl Spread {
         }
     }
 
-    /// The devices whose packets are spread by queue.
+    /// Returns the devices whose packets are spread by queue.
     pub fn devices(&self) -> BTreeSet<DeviceId> {
         match self {
             Self::Queues(lists) => lists.iter().map(|list| list.queue.device).collect(),
@@ -92,7 +93,7 @@ impl Spread {
     }
 }
 
-/// The listeners of the queue at this position, out of `queues` queues.
+/// Returns the listeners of the queue at this position, out of `queues` queues.
 fn own(at: usize, queues: usize, listeners: &[u64]) -> Vec<u64> {
     if listeners.is_empty() {
         return Vec::new();
@@ -105,7 +106,7 @@ fn own(at: usize, queues: usize, listeners: &[u64]) -> Vec<u64> {
 
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// The number of queues that are displayed.
+        /// The maximum number of queues that are displayed.
         const SHOWN_MAX: usize = 16;
         match self {
             Self::Hash => f.pad("hash"),

@@ -1,4 +1,4 @@
-//! Scheduling of a NAPI's kernel thread: CPUs, class and priority, and utilisation clamp.
+//! Defines the scheduling of a NAPI's kernel thread: CPUs, class and priority, and utilisation clamp.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::cpu_set::CpuSet;
 use crate::ids::Pid;
 use crate::units::Nanoseconds;
 
-/// A scheduling class with its priority: `other`, `other:-5`, `batch:5`, `fifo:50`, `rr:10`.
+/// A scheduling class and its priority, such as `other`, `other:-5`, `batch:5`, `fifo:50` or `rr:10`.
 ///
 /// Kernel: 2.6.16 (`SCHED_BATCH`), `include/uapi/linux/sched.h`, `kernel/sched/syscalls.c` `sched_setattr()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,13 +27,13 @@ pub enum Scheduling {
 }
 
 impl Scheduling {
-    /// The nice values. Kernel: `include/linux/sched/prio.h` `MIN_NICE`, `MAX_NICE`.
+    /// The range of nice values. Kernel: `include/linux/sched/prio.h` `MIN_NICE`, `MAX_NICE`.
     pub const NICE: std::ops::RangeInclusive<i8> = -20..=19;
 
-    /// The real-time priorities. Kernel: `include/linux/sched/prio.h` `MAX_RT_PRIO` less one.
+    /// The range of real-time priorities. Kernel: `include/linux/sched/prio.h` `MAX_RT_PRIO` less one.
     pub const PRIORITY: std::ops::RangeInclusive<u8> = 1..=99;
 
-    /// The real-time priority; `None` for other classes.
+    /// Returns the real-time priority; `None` for other classes.
     pub const fn real_time(self) -> Option<u8> {
         match self {
             Self::Fifo(priority) | Self::RoundRobin(priority) => Some(priority),
@@ -102,20 +102,20 @@ impl FromStr for Scheduling {
     }
 }
 
-/// The minimum and maximum utilisation that the scheduler assumes for a thread when it chooses CPU and
-/// frequency, in 1024ths of the largest CPU: `512-1024`. `0-1024` means no clamp.
+/// The minimum and maximum utilisation that the scheduler assumes for a thread when it chooses a CPU and its
+/// frequency, in 1024ths of the largest CPU, such as `512-1024`. `0-1024` means no clamp.
 ///
 /// Kernel: 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c` `uclamp_validate()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UtilClamp {
-    /// The minimum, at most `max`.
+    /// The minimum utilisation, at most `max`.
     pub min: u16,
-    /// The maximum, at most 1024.
+    /// The maximum utilisation, at most 1024.
     pub max: u16,
 }
 
 impl UtilClamp {
-    /// A whole CPU. Kernel: `include/linux/sched.h` `SCHED_CAPACITY_SCALE`.
+    /// The utilisation of a whole CPU. Kernel: `include/linux/sched.h` `SCHED_CAPACITY_SCALE`.
     pub const WHOLE: u16 = 1024;
 
     /// The value of a thread that was never clamped.
@@ -144,8 +144,8 @@ impl FromStr for UtilClamp {
     }
 }
 
-/// How long a thread of class `other` or `batch` runs before another waiting thread gets its turn: `500us`,
-/// or `default`.
+/// How long a thread of class `other` or `batch` runs before another waiting thread gets its turn, such as
+/// `500us`, or `default`.
 ///
 /// Kernel: 6.12, `kernel/sched/syscalls.c` `__setparam_fair()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -161,7 +161,8 @@ impl Slice {
     /// `NSEC_PER_MSEC/10`.
     pub const LEAST: Nanoseconds = Nanoseconds(100_000);
 
-    /// The longest slice. Kernel: 6.12, `__setparam_fair()`, `NSEC_PER_MSEC*100`.
+    /// The longest slice that the kernel does not clamp. Kernel: 6.12, `__setparam_fair()`,
+    /// `NSEC_PER_MSEC*100`.
     pub const MOST: Nanoseconds = Nanoseconds(100_000_000);
 }
 
@@ -197,11 +198,11 @@ impl FromStr for Slice {
 /// The CPUs on which a NAPI's kernel thread should run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KthreadCpus {
-    /// On any CPU of its initial affinity.
+    /// Any CPU in the thread's initial affinity.
     Any,
-    /// On the CPUs that the NAPI's interrupt is delivered to.
+    /// The CPUs to which the NAPI's interrupt is delivered.
     Irq,
-    /// On the other hardware threads of the interrupt's core.
+    /// The other hardware threads of the core that gets the NAPI's interrupt.
     Sibling,
     /// On these CPUs.
     Set(CpuSet),
@@ -247,13 +248,13 @@ crate::as_text! {
     KthreadCpus: "CPUs, or how they are chosen",
 }
 
-/// Requested scheduling of the kernel threads of NAPIs; `None` leaves a value unchanged.
+/// The scheduling that is requested for the kernel threads of NAPIs; `None` leaves a value unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KthreadRequest {
     /// The CPUs.
     pub cpus: Option<KthreadCpus>,
-    /// The class and priority.
+    /// The scheduling class and priority.
     pub scheduling: Option<Scheduling>,
     /// See [`crate::KthreadKnob::UtilClamp`].
     pub util_clamp: Option<UtilClamp>,
@@ -273,15 +274,17 @@ impl KthreadRequest {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KthreadState {
-    /// The current pid; `None` for a thread that does not exist yet.
+    /// The thread's current pid; `None` for a thread that does not exist yet.
     pub pid: Option<Pid>,
-    /// The CPUs that it may run on.
+    /// The CPUs that the thread may run on.
     pub cpus: CpuSet,
-    /// The class; `None` for classes that are not supported for a NAPI's thread, such as `SCHED_DEADLINE`.
+    /// The scheduling class; `None` for classes that are not supported for a NAPI's thread, such as
+    /// `SCHED_DEADLINE`.
     pub scheduling: Option<Scheduling>,
     /// The utilisation clamp.
     pub util_clamp: Option<UtilClamp>,
-    /// The slice. A custom slice that equals the scheduler's default cannot be distinguished from it.
+    /// The slice. A custom slice that equals the scheduler's default cannot be distinguished from the
+    /// default.
     #[serde(default)]
     pub slice: Option<Slice>,
 }
@@ -292,7 +295,8 @@ pub struct KthreadState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RtThrottling {
-    /// The time in each period, in microseconds; -1 for the whole period, 0 for none.
+    /// How long real-time threads may run in each period, in microseconds; -1 means the whole period, 0 means
+    /// not at all.
     pub runtime_us: i64,
     /// The period, in microseconds.
     pub period_us: i64,

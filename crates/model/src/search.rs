@@ -1,5 +1,5 @@
-//! The modes that were tried for services that miss their goal, and the results. They are stored next to the
-//! journal, so that the daily limit on tries holds across restarts of the daemon.
+//! Records the delivery modes that were tried for services that miss their goal, and the results. The records
+//! are stored next to the journal, so that the daily limit on tries holds across restarts of the daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::recipe::Rung;
 /// The searches of all services.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Searches {
-    /// The boot id that the process ids belong to.
+    /// The id of the boot to which the process ids belong.
     pub boot: String,
     /// The searches by service, such as `service memcached`.
     pub services: BTreeMap<String, Search>,
@@ -25,7 +25,7 @@ pub struct Searches {
 /// The search for one service.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Search {
-    /// The service's request. If it changes, the search restarts.
+    /// The service's request. If the request changes, the search restarts.
     pub intent: Intent,
     /// The service's processes. If all of them have exited, the search restarts.
     pub processes: BTreeSet<ProcessId>,
@@ -42,21 +42,21 @@ pub struct Search {
 pub struct Tried {
     /// The mode.
     pub mode: DeliveryMode,
-    /// The mode that it was compared with.
+    /// The mode with which `mode` was compared.
     pub instead_of: DeliveryMode,
-    /// The time, in microseconds since 1970.
+    /// The time of the try, in microseconds since 1970.
     pub unix_micros: u64,
     /// The outcome; `None` while the try is running, or if the daemon exited during it.
     pub ruling: Option<Ruling>,
-    /// What was measured on the service.
+    /// The measured effect of the mode on the service.
     pub judgement: Option<Judgement>,
 }
 
 impl Searches {
-    /// The default limit of tries per service and day.
+    /// The default maximum number of tries per service and day.
     pub const A_DAY: u32 = 6;
 
-    /// The highest limit that policy files may set.
+    /// The largest maximum that policy files may set.
     pub const A_DAY_MOST: u32 = 48;
 
     /// A day, in microseconds.
@@ -65,14 +65,14 @@ impl Searches {
     /// The maximum number of services whose searches are stored.
     pub const SERVICES_MAX: usize = 256;
 
-    /// The guard for services without one: CPU time per request may grow by a quarter.
+    /// Returns the guard for services without one: CPU time per request may grow by a quarter.
     pub fn guard_unasked() -> Guard {
         let limits = Limits { cpu: Growth::thousandths(250), ..Limits::default() };
         Guard { limits, ..Guard::default() }
     }
 
-    /// Sets the delivery mode that the search found on each matching service of a policy, if its request is
-    /// unchanged and at least one of its processes still runs.
+    /// Sets the delivery mode that the search found on each matching service of a policy, if the service's
+    /// request is unchanged and at least one of its processes still runs.
     pub fn give(&self, policy: &mut Policy, is_there: impl Fn(&ProcessId) -> bool) {
         for intent in &mut policy.intents {
             let Some(search) = self.services.get(&intent.target.to_string()) else { continue };
@@ -86,7 +86,7 @@ impl Searches {
 }
 
 impl Search {
-    /// A new search for a request.
+    /// Creates a search for a request.
     pub fn of(intent: &Intent, processes: BTreeSet<ProcessId>) -> Self {
         let intent = as_asked(intent);
         Self { intent, processes, begun: Vec::new(), tried: Vec::new(), found: None }
@@ -97,7 +97,7 @@ impl Search {
         self.intent == as_asked(intent)
     }
 
-    /// Why the found mode is in force, in a few words.
+    /// Explains in a few words why the mode that was found is in force.
     pub fn why_found(&self) -> String {
         let tried = self.tried.iter().rev().find(|tried| Some(tried.mode) == self.found);
         let judgement = tried.and_then(|tried| tried.judgement.as_ref());
@@ -109,9 +109,9 @@ impl Search {
         }
     }
 
-    /// Updates the search to the current request and processes. It restarts if the request changed or all
-    /// processes were replaced. If all processes were replaced, a mode that stalled the service, or during
-    /// which the service exited, is still not tried again. Tries of the last day count in both cases.
+    /// Updates the search to the current request and processes. The search restarts if the request changed or
+    /// all processes were replaced. In the second case, a mode that stalled the service, or during which the
+    /// service exited, is still not tried again. Tries of the last day count in both cases.
     pub fn renew(&mut self, intent: &Intent, processes: &BTreeSet<ProcessId>) {
         if !self.is_of(intent) {
             let begun = std::mem::take(&mut self.begun);
@@ -123,15 +123,15 @@ impl Search {
         }
     }
 
-    /// Whether one of these processes already belonged to the service. A process may have changed its name
-    /// since then.
+    /// Whether one of these processes already belonged to the service. Compares only pids and start times,
+    /// because a process may have changed its name since then.
     fn is_served_by(&self, processes: &BTreeSet<ProcessId>) -> bool {
         let same = |one: &ProcessId, other: &ProcessId| one.pid == other.pid && one.started == other.started;
         self.processes.iter().any(|known| processes.iter().any(|process| same(known, process)))
     }
 
-    /// How many tries count at this moment, and when the first of them expires, in microseconds since 1970. A
-    /// try recorded in the future, because a clock was set back, counts as begun now.
+    /// Returns how many tries count at this moment, and when the first of them expires, in microseconds since
+    /// 1970. A try recorded in the future, because a clock was set back, counts as begun now.
     pub fn tries_of_the_day(&mut self, now: u64) -> (usize, Option<u64>) {
         self.begun.iter_mut().for_each(|at| *at = (*at).min(now));
         self.begun.retain(|at| now - at < Searches::DAY_MICROS);
@@ -151,8 +151,8 @@ impl Search {
     pub fn begin(&mut self, mode: DeliveryMode, instead_of: DeliveryMode, now: u64) {
         self.begun.push(now);
         self.tried.retain(|tried| tried.mode != mode);
-        // A ladder has at most this many modes, plus the one that the policy resolves to; if there are more
-        // outcomes, the oldest is from an earlier ladder.
+        // A ladder has at most this many modes, in addition to the mode that the policy resolves to. If there
+        // are more outcomes, the oldest is from an earlier ladder.
         if self.tried.len() > Rung::COUNT_MAX {
             self.tried.remove(0);
         }
@@ -170,7 +170,7 @@ impl Search {
         }
     }
 
-    /// Removes a try that ended before it wrote anything: such a try does not count.
+    /// Removes a try that ended before it wrote anything, because such a try does not count.
     pub fn take_back(&mut self, mode: DeliveryMode, begun: u64) {
         if let Some(at) = self.begun.iter().position(|at| *at == begun) {
             self.begun.remove(at);
@@ -184,7 +184,7 @@ impl Search {
     }
 }
 
-/// A request without its origin and without the search's results for it.
+/// Returns a request without its origin and without the search's results for it.
 fn as_asked(intent: &Intent) -> Intent {
     let delivery = intent.delivery.filter(|_| intent.found.is_none());
     Intent { delivery, found: None, origin: String::new(), ..intent.clone() }

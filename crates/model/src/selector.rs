@@ -1,5 +1,5 @@
-//! Selects devices for a section of a policy file that does not name one: `[device."eth*"]`, or `match = { …
-//! }`.
+//! Selects devices for a section of a policy file that does not name a single device: `[device."eth*"]`, or
+//! `match = { … }`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 use crate::glob::{Glob, Patterns};
 use crate::host::Device;
 
-/// The devices that a request applies to.
+/// The conditions for the devices to which a request applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSelector {
-    /// The conditions, all of which a device must meet.
+    /// The conditions that a device must all meet.
     #[serde(rename = "match")]
     pub meets: Vec<DeviceCondition>,
-    /// Conditions, any of which excludes a device.
+    /// The conditions of which each excludes a device that meets it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not: Vec<DeviceCondition>,
-    /// Whether the devices are selected by the section's name.
+    /// Whether the devices are selected by the name of the section.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_name: bool,
 }
@@ -31,20 +31,20 @@ pub struct DeviceSelector {
 pub enum DeviceCondition {
     /// The name.
     Name(Patterns),
-    /// The driver, or the kind of a virtual device: `mlx5_core`, `veth`.
+    /// The driver, or the kind of a virtual device, such as `mlx5_core` or `veth`.
     Driver(Patterns),
-    /// The address of its PCI device: `0000:3b:00.*`.
+    /// The address of the PCI device to which the device belongs, such as `0000:3b:00.*`.
     Pci(Patterns),
     /// The MAC address, in lower case.
     Mac(Patterns),
-    /// The traffic that it carries.
+    /// The traffic that the device carries.
     Carries(Carries),
     /// The link speed.
     Speed(SpeedBound),
 }
 
 impl DeviceCondition {
-    /// The condition's key in a policy file, without its table.
+    /// Returns the condition's key in a policy file, without its table.
     pub const fn key(&self) -> &'static str {
         match self {
             Self::Name(_) => "name",
@@ -96,7 +96,7 @@ impl DeviceSelector {
             && !self.not.iter().any(|condition| condition.is_met_by(device))
     }
 
-    /// The precedence of the section.
+    /// Returns the precedence of the section.
     pub fn precedence(&self) -> Precedence {
         if self.by_name {
             let literals = |condition: &DeviceCondition| match condition {
@@ -111,7 +111,7 @@ impl DeviceSelector {
 }
 
 impl fmt::Display for DeviceSelector {
-    /// `driver mlx5_core, speed >=25G, not pci 0000:3b:00.1`
+    /// Formats the conditions, such as `driver mlx5_core, speed >=25G, not pci 0000:3b:00.1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let meets = self.meets.iter().map(ToString::to_string);
         let not = self.not.iter().map(|condition| format!("not {condition}"));
@@ -127,17 +127,18 @@ const LOOPBACK: &str = "lo";
 /// specific sections are rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precedence {
-    /// A pattern for names, as in `[device."eth*"]`: the more literal characters, the more specific.
+    /// A section with a pattern for names, as in `[device."eth*"]`: the more literal characters it has, the
+    /// more specific it is.
     Pattern {
-        /// The number of literal characters.
+        /// The number of literal characters in the pattern.
         literals: u32,
     },
-    /// `match = { … }`: the more conditions, the more specific.
+    /// A section with `match = { … }`: the more conditions it has, the more specific it is.
     Match {
         /// The number of conditions, including those in `not`.
         conditions: u32,
     },
-    /// The device's exact name.
+    /// A section with the device's exact name.
     Name,
 }
 
@@ -155,7 +156,8 @@ impl fmt::Display for Precedence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Carries {
-    /// The default route of the main table, IPv4 or IPv6; also if the route uses a device on top of this one.
+    /// The traffic of the main table's default route, IPv4 or IPv6, even if the route uses a device on top of
+    /// this one.
     DefaultRoute,
 }
 
@@ -163,7 +165,7 @@ impl Carries {
     /// All values.
     pub const ALL: [Self; 1] = [Self::DefaultRoute];
 
-    /// The word in policy files.
+    /// Returns the word that policy files use for the traffic.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::DefaultRoute => "default-route",
@@ -177,7 +179,7 @@ impl fmt::Display for Carries {
     }
 }
 
-/// A bound on the link speed: `25G`, `>=25G`, `<1000M`.
+/// A bound on the link speed, such as `25G`, `>=25G` or `<1000M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpeedBound {
     relation: Relation,
@@ -193,7 +195,7 @@ enum Relation {
     Below,
 }
 
-/// The relations as spelled, longer ones first.
+/// The relations by their spelling, longer ones first, so that `>` does not match the beginning of `>=`.
 const RELATIONS: [(&str, Relation); 5] = [
     (">=", Relation::AtLeast),
     ("<=", Relation::AtMost),

@@ -1,10 +1,10 @@
-//! A setting: the value of one knob of one object. Changes are data, and undo is computed from them.
+//! A setting is the value of one knob of one object. Changes are data, and undo is computed from them.
 //!
 //! Settings are grouped into families, one for each kind of object and interface. A family is a closed enum,
-//! has one file in each place that handles settings (here, and where settings are read, written, and undone
-//! by script), and describes its knobs in one table ([`Facts`]). A match on all settings has one arm per
-//! family. Code that reads, writes, orders or undoes knobs has no `_` arm, neither for families nor within
-//! one.
+//! has one file in each place that handles settings (in this crate, and where settings are read, written, and
+//! undone by script), and describes its knobs in one table ([`Facts`]). A match on all settings has one arm
+//! per family. Code that reads, writes, orders or undoes knobs has no `_` arm, neither for families nor
+//! within a family.
 
 mod call;
 mod family;
@@ -62,7 +62,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// The object of the setting.
+    /// Returns the object to which the setting belongs.
     pub fn object(&self) -> Object {
         match self {
             Self::Napi(queue, _) | Self::Kthread(queue, _) | Self::RxQueue(queue, _) => Object::Queue(*queue),
@@ -90,7 +90,7 @@ impl Setting {
         }
     }
 
-    /// The facts of every knob, by family.
+    /// Returns the facts about every knob, by family.
     pub fn table() -> Vec<&'static Facts> {
         [
             NapiKnob::table(),
@@ -106,32 +106,32 @@ impl Setting {
         .concat()
     }
 
-    /// The facts of the knob that a policy-file key sets.
+    /// Returns the facts about the knob that a policy-file key sets.
     pub fn facts_of_key(key: &str) -> Option<&'static Facts> {
         Self::table().into_iter().find(|facts| facts.key == Some(key))
     }
 
-    /// The knob's name, in the kernel's spelling.
+    /// Returns the knob's name, in the kernel's spelling.
     pub fn knob(&self) -> &'static str {
         self.facts().name
     }
 
-    /// The kernel interface that writes the knob.
+    /// Returns the kernel interface that writes the knob.
     pub fn interface(&self) -> Interface {
         self.facts().interface
     }
 
-    /// How writing the knob disrupts traffic.
+    /// Returns how writing the knob disrupts traffic.
     pub fn disruption(&self) -> Disruption {
         self.facts().disruption
     }
 
-    /// The first kernel that has the knob.
+    /// Returns the first kernel version that has the knob.
     pub fn since(&self) -> KernelVersion {
         self.facts().since
     }
 
-    /// The value as policy files and output show it.
+    /// Formats the value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::Napi(_, knob) => knob.value(),
@@ -177,7 +177,7 @@ impl Setting {
         }
     }
 
-    /// The value's weight; all values have the same weight if their order does not matter.
+    /// Returns the value's weight. All values of a knob have the same weight if their order does not matter.
     pub fn weight(&self) -> Weight {
         match self {
             Self::Napi(_, knob) => knob.weight(),
@@ -192,7 +192,7 @@ impl Setting {
         }
     }
 
-    /// The value in the format of the kernel's files and common tools: `80000` for 80us, a mask for CPUs.
+    /// Formats the value as the kernel's files and common tools do: `80000` for 80us, a mask for CPUs.
     pub fn for_tools(&self) -> String {
         match self {
             Self::Napi(_, knob) => knob.for_tools(),
@@ -212,7 +212,7 @@ impl Setting {
         self.identity() == other.identity()
     }
 
-    /// The knob and its object, without the value.
+    /// Identifies the knob and its object, without the value.
     pub fn identity(&self) -> (Interface, &'static str, Object) {
         (self.interface(), self.knob(), self.object())
     }
@@ -224,16 +224,16 @@ impl fmt::Display for Setting {
     }
 }
 
-/// The weight of a value: whether it is on, then how long, then how much. A step that raises the weight
-/// raises the value.
+/// The weight of a value: first whether it is on, then how long it lasts, then how much it allows. A step
+/// that raises the weight raises the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Weight(pub u8, pub u64, pub u64);
 
 impl Weight {
-    /// The weight of values without an order.
+    /// The weight of values that have no order.
     pub const NONE: Self = Self(0, 0, 0);
 
-    /// The weight of a number for which 0 means "off".
+    /// Returns the weight of a number of which 0 means "off".
     const fn of(number: u64) -> Self {
         Self((number > 0) as u8, number, 0)
     }
@@ -268,7 +268,7 @@ mod test {
         for facts in Setting::table() {
             let cited = facts.cited().unwrap_or_default();
             let Some(named) = cited.strip_prefix("Kernel: ").and_then(KernelVersion::parse) else { continue };
-            // Versions older than every kernel that netpolicy runs on count as the same version.
+            // Versions that are older than every kernel on which netpolicy runs count as one version.
             let oldest = crate::since::ALWAYS;
             let came = (named.major, named.minor).max((oldest.major, oldest.minor));
             assert_eq!((facts.since.major, facts.since.minor), came, "{}: {cited}", facts.name);
@@ -312,7 +312,7 @@ mod test {
         let exempt = Setting::table()
             .into_iter()
             .filter(|facts| facts.disruption != Disruption::None && !facts.takes_queues);
-        // AF_XDP does not transmit through qdiscs.
+        // The qdisc is exempt, because AF_XDP does not transmit through qdiscs.
         assert_eq!(exempt.map(|facts| facts.name).collect::<Vec<_>>(), ["qdisc"]);
     }
 }

@@ -1,6 +1,6 @@
-//! The first kernel release with each feature. A knob's version is in its row of the table of knobs
-//! ([`crate::setting::Facts::since`]). This module has the versions that several rows share, and the versions
-//! of features that are not knobs.
+//! The first kernel release with each feature. The version of a knob is in the knob's row of the table of
+//! knobs ([`crate::setting::Facts::since`]). This module has the versions that several rows share, and the
+//! versions of features that are not knobs.
 
 use crate::units::KernelVersion;
 
@@ -34,13 +34,13 @@ since! {
     ETHTOOL_NETLINK_SET = 5, 7;
     /// `napi_defer_hard_irqs` of a device. `net/core/net-sysfs.c`.
     DEVICE_DEFER_HARD_IRQS = 5, 8;
-    /// CAP_BPF, the last requirement of counting who polls. `include/uapi/linux/capability.h`.
+    /// CAP_BPF, which is the newest requirement for counting who polls. `include/uapi/linux/capability.h`.
     COUNTING = 5, 8;
     /// `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET`. `net/core/sock.c` `sk_setsockopt()`.
     SOCKET_PREFER_BUSY_POLL = 5, 11;
     /// Threaded NAPI for all queues of a device. `net/core/dev.c` `napi_kthread_create()`.
     NAPI_THREADS = 5, 12;
-    /// BPF programs that handle a socket's `setsockopt`, by cgroup and with socket storage.
+    /// BPF programs that handle a socket's `setsockopt`, attached to a cgroup and with socket storage.
     /// `kernel/bpf/cgroup.c`.
     SOCKET_REQUESTS = 5, 18;
     /// BIG TCP: packets above 64 KiB within the host. `net/core/rtnetlink.c` `IFLA_GSO_MAX_SIZE`.

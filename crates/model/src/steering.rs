@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::QueueIndex;
 
-/// A contiguous range of receive queues. It identifies an RSS context, whose id exists only once the context
-/// has been created.
+/// A contiguous range of receive queues. The range identifies an RSS context, whose id exists only after the
+/// context has been created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueSpan {
@@ -23,12 +23,12 @@ pub struct QueueSpan {
 }
 
 impl QueueSpan {
-    /// The indirection table, with this many entries, that spreads packets evenly over these queues.
+    /// Returns the indirection table, with this many entries, that spreads packets evenly over these queues.
     pub fn table(self, entries: usize) -> Vec<u32> {
         (self.first..self.first.saturating_add(self.count)).cycle().take(entries).collect()
     }
 
-    /// The queues that a table spreads packets evenly over; `None` if the table is different.
+    /// Returns the queues over which a table spreads packets evenly; `None` if the table is different.
     pub fn of_table(table: &[u32]) -> Option<Self> {
         let (first, last) = (*table.iter().min()?, *table.iter().max()?);
         let span = Self { first, count: (last - first).checked_add(1)? };
@@ -89,8 +89,8 @@ impl Transport {
     }
 }
 
-/// The packets of one protocol and IP version, with the values that their headers must have; `None` matches
-/// anything.
+/// The packets of one protocol and IP version, with the values that their header fields must have; `None`
+/// matches any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IpFlow<A> {
@@ -107,13 +107,13 @@ pub struct IpFlow<A> {
 }
 
 impl<A> IpFlow<A> {
-    /// All packets of a protocol.
+    /// Creates a match for all packets of a protocol.
     pub const fn all(transport: Transport) -> Self {
         Self { transport, source: None, destination: None, source_port: None, destination_port: None }
     }
 }
 
-/// Ethernet frames of any content; `None` matches anything.
+/// Ethernet frames with any payload; a field that is `None` matches any value.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
 )]
@@ -125,7 +125,7 @@ pub struct EtherFlow {
     pub protocol: Option<u16>,
 }
 
-/// The packets that an ntuple rule matches: whole fields only, no prefixes and no ranges.
+/// The packets that an ntuple rule matches. A rule can match only whole fields, no prefixes and no ranges.
 ///
 /// The match identifies the rule. The text format is that of `ethtool -N`: `tcp4 dst-port 11211`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
@@ -176,17 +176,19 @@ fn write_ip<A: fmt::Display>(text: &mut String, flow: &IpFlow<A>, version: char)
     word("dst-port", flow.destination_port.map(|port| port.to_string()));
 }
 
-/// Where an ntuple rule directs its packets.
+/// The target to which an ntuple rule directs packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SteerTo {
-    /// To one receive queue.
+    /// One receive queue.
     Queue(QueueIndex),
-    /// To the queues of an RSS context, spread by hash: see [`crate::NicKnob::RssContext`].
+    /// The queues of an RSS context, over which the hash spreads the packets: see
+    /// [`crate::NicKnob::RssContext`].
     Context(QueueSpan),
-    /// The NIC drops the packets.
+    /// No queue: the NIC drops the packets.
     Drop,
-    /// To a target that is not supported here, such as a virtual function. It is read but never written.
+    /// A target that is not supported here, such as a virtual function. netpolicy reads it but never writes
+    /// it.
     Other,
 }
 
@@ -201,13 +203,13 @@ impl fmt::Display for SteerTo {
     }
 }
 
-/// A requested ntuple rule: `tcp4 dst-port 11211 queue 2`.
+/// A requested ntuple rule, such as `tcp4 dst-port 11211 queue 2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowRule {
     /// The matching packets.
     pub flow: FlowMatch,
-    /// The target of the packets.
+    /// The target to which the rule directs the packets.
     pub to: SteerTo,
 }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A span in nanoseconds: the kernel's unit for `gro-flush-timeout` and `irq-suspend-timeout`.
+/// A time span in nanoseconds, the kernel's unit for `gro-flush-timeout` and `irq-suspend-timeout`.
 ///
 /// Displayed and parsed with a unit (`20us`, `1.5ms`, `1s`), serialised as an integer of nanoseconds.
 #[derive(
@@ -16,25 +16,26 @@ use serde::{Deserialize, Serialize};
 pub struct Nanoseconds(pub u64);
 
 impl Nanoseconds {
-    /// No time; for most kernel timeouts, "off".
+    /// No time, which means "off" for most kernel timeouts.
     pub const ZERO: Self = Self(0);
 
-    /// A span of whole microseconds.
+    /// Creates a span of whole microseconds.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros * 1_000)
     }
 
-    /// A span of whole milliseconds.
+    /// Creates a span of whole milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis * 1_000_000)
     }
 
-    /// The span in microseconds; `None` if that would round.
+    /// Returns the span in microseconds; `None` if that would round.
     pub const fn exact_micros(self) -> Option<u64> {
         if self.0.is_multiple_of(1_000) { Some(self.0 / 1_000) } else { None }
     }
 
-    /// The span in seconds, rounded to the precision of a double. For rates and reports, never for settings.
+    /// Returns the span in seconds, rounded to the precision of a double. For rates and reports, never for
+    /// settings.
     #[expect(clippy::cast_precision_loss, reason = "spans beyond 2^53 ns (104 days) lose nanoseconds only")]
     pub const fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
@@ -83,7 +84,7 @@ impl std::error::Error for NotASpan {}
 impl FromStr for Nanoseconds {
     type Err = NotASpan;
 
-    /// Accepts `0`, or a decimal number with one of the units `ns`, `us`, `µs`, `ms`, `s`. A fraction of a
+    /// Parses `0`, or a decimal number with one of the units `ns`, `us`, `µs`, `ms`, `s`. A fraction of a
     /// nanosecond is an error.
     fn from_str(text: &str) -> Result<Self, NotASpan> {
         let wrong = || NotASpan(text.to_owned());
@@ -131,22 +132,22 @@ impl fmt::Display for EmptyPolls {
     }
 }
 
-/// A kernel release in comparable form: `6.18.44`.
+/// A kernel release in comparable form, such as `6.18.44`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 pub struct KernelVersion {
     /// The first number.
     pub major: u32,
     /// The second number.
     pub minor: u32,
-    /// The third number; 0 where the release has none.
+    /// The third number; 0 if the release has none.
     pub patch: u32,
 }
 
 impl KernelVersion {
-    /// The version of a release that cannot be parsed: before all others.
+    /// The version of a release that cannot be parsed, which is ordered before all others.
     pub const UNKNOWN: Self = Self::since(0, 0);
 
-    /// The first release of a series: `since(6, 13)` is Linux 6.13.
+    /// Returns the first release of a series: `since(6, 13)` is Linux 6.13.
     pub const fn since(major: u32, minor: u32) -> Self {
         Self { major, minor, patch: 0 }
     }

@@ -38,7 +38,7 @@ macro_rules! text_schema {
     )+};
 }
 
-/// An enum whose variants are the kernel's words, with a list of all of them.
+/// Defines an enum whose variants are the kernel's words, and a list of all variants.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*
@@ -74,7 +74,7 @@ macro_rules! words {
     };
 }
 
-/// An enum of knobs by word. Each word is a separate knob, whose facts are based on those of its kind.
+/// Defines an enum of knobs, one for each word. The facts about each knob are based on those of its kind.
 macro_rules! knob_words {
     (
         $(#[doc = $doc:literal])+
@@ -101,12 +101,12 @@ macro_rules! knob_words {
                 }
             }
 
-            /// The facts of all knobs.
+            /// Returns the facts about all knobs of the enum.
             pub fn table() -> Vec<&'static crate::facts::Facts> {
                 Self::ALL.iter().map(|one| one.facts()).collect()
             }
 
-            /// The policy-file key that sets the knob.
+            /// Returns the policy-file key that sets the knob.
             pub const fn key(self) -> &'static str {
                 match self {
                     $(Self::$variant => concat!("settings.", $word),)+

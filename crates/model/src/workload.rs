@@ -1,8 +1,8 @@
 //! The workload of a run: its options, and the distributions of arrivals and sizes.
 //!
 //! The distributions are inverse cumulative distribution functions: they map a uniform number in (0, 1] to a
-//! gap or a size. They have no state and no randomness of their own: the load generator and the simulator
-//! call them with seeded random numbers.
+//! gap or a size. They have neither state nor a source of random numbers: the load generator and the
+//! simulator call them with seeded random numbers.
 //!
 //! Source of the Facebook distributions: Atikoglu, Xu, Frachtenberg, Jiang, Paleczny, "Workload Analysis of a
 //! Large-Scale Key-Value Store", SIGMETRICS 2012, section 5 and table 5 (the pool ETC). The parameters are
@@ -26,20 +26,20 @@ pub enum Workload {
     Memcached(MemcachedWorkload),
     /// Requests and answers of fixed sizes.
     TcpRr(ExchangeWorkload),
-    /// Blocks in one direction, as fast as possible.
+    /// Blocks that are sent in one direction, as fast as possible.
     TcpStream(ExchangeWorkload),
     /// Requests and answers of fixed sizes, each in a UDP datagram.
     UdpRr(ExchangeWorkload),
-    /// UDP datagrams in one direction, as fast as possible.
+    /// UDP datagrams that are sent in one direction, as fast as possible.
     UdpStream(ExchangeWorkload),
     /// Operations on the server's storage.
     Storage(StorageWorkload),
-    /// Requests to a foreign server; its protocol shows where an answer ends.
+    /// Requests to a foreign server, whose protocol shows where an answer ends.
     Foreign(ForeignWorkload),
 }
 
 impl Workload {
-    /// The seed of all random numbers of the run.
+    /// Returns the seed of all random numbers of the run.
     pub fn seed(&self) -> u64 {
         match self {
             Self::Memcached(memcached) => memcached.seed,
@@ -52,7 +52,8 @@ impl Workload {
         }
     }
 
-    /// The workload with another seed: runs are comparable if their workloads are equal apart from the seed.
+    /// Returns the workload with another seed: runs are comparable if their workloads are equal apart from
+    /// the seed.
     #[must_use]
     pub fn with_seed(&self, seed: u64) -> Self {
         let mut workload = self.clone();
@@ -86,7 +87,7 @@ impl Workload {
         matches!(self, Self::UdpRr(_) | Self::UdpStream(_))
     }
 
-    /// When requests are sent, and over which connections.
+    /// Returns when requests are sent, and over which connections.
     pub fn pace(&self) -> Pace {
         match self {
             Self::Memcached(memcached) => memcached.pace(),
@@ -118,29 +119,29 @@ impl Workload {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemcachedWorkload {
-    /// Client threads, each with its own epoll. Range 1..=[`Pace::THREADS_MAX`].
+    /// The number of client threads, each with a separate epoll. Range 1..=[`Pace::THREADS_MAX`].
     pub threads: u32,
-    /// TCP connections of each thread. Range 1..=[`Pace::CONNECTIONS_MAX`].
+    /// The number of TCP connections of each thread. Range 1..=[`Pace::CONNECTIONS_MAX`].
     pub connections_per_thread: u32,
     /// The maximum number of outstanding requests per connection. Range 1..=[`Pace::DEPTH_MAX`].
     pub depth: u32,
-    /// The distribution of the gaps between the requests of a connection. A closed loop has no gaps.
+    /// The distribution of the gaps between the requests of a connection. In a closed loop there are no gaps.
     pub arrivals: Arrivals,
     /// The share of requests that are `set`; the rest are `get`. Range 0..=1.
     pub set_share: f64,
     /// The number of keys; requests choose among them uniformly. Range 1..=[`Self::KEYS_MAX`].
     pub keys: u32,
-    /// The size of the keys.
+    /// The distribution of key sizes.
     pub key_size: KeySize,
-    /// The size of the values.
+    /// The distribution of value sizes.
     pub value_size: ValueSize,
     /// Whether every key is set and verified before the first request.
     pub preload: bool,
-    /// How long requests are sent before the window opens.
+    /// How long the client sends requests before the window opens.
     pub warmup: Nanoseconds,
-    /// The length of the window: requests *due* in it count.
+    /// The length of the measurement window: requests that are *due* in it count.
     pub window: Nanoseconds,
-    /// How long to wait for answers after the window.
+    /// How long the client waits for answers after the window.
     pub drain: Nanoseconds,
     /// The seed of all random numbers.
     pub seed: u64,
@@ -151,18 +152,18 @@ pub struct MemcachedWorkload {
 impl MemcachedWorkload {
     /// The maximum number of keys.
     pub const KEYS_MAX: u32 = 10_000_000;
-    /// The longest key that the protocol allows. Source: memcached, doc/protocol.txt, "Keys".
+    /// The maximum size of a key in the protocol, in bytes. Source: memcached, doc/protocol.txt, "Keys".
     pub const KEY_BYTES_MAX: u32 = 250;
-    /// The largest value; memcached's default item limit is 1 MiB including overhead.
+    /// The maximum size of a value, in bytes; memcached's default item limit is 1 MiB including overhead.
     pub const VALUE_BYTES_MAX: u32 = 1_000_000;
 
-    /// The number of connections of all threads.
+    /// Returns the number of connections of all threads.
     pub fn connections(&self) -> u64 {
         u64::from(self.threads) * u64::from(self.connections_per_thread)
     }
 
-    /// When requests are sent, and over which connections. Counts saturate at `u32::MAX` connections, more
-    /// than any host has.
+    /// Returns when requests are sent, and over which connections. Counts saturate at `u32::MAX` connections,
+    /// more than any host has.
     pub fn pace(&self) -> Pace {
         Pace {
             threads: self.threads,
@@ -206,10 +207,10 @@ impl MemcachedWorkload {
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OfferedLoad {
-    /// Open loop: this many requests per second, whether or not the server keeps up. With 0, connections are
-    /// open and idle.
+    /// Open loop: sends this many requests per second, whether or not the server keeps up. With 0,
+    /// connections are open and idle.
     PerSecond(f64),
-    /// Closed loop: each answer triggers the next request. The IRQ suspension document calls it `MAX`.
+    /// Closed loop: each answer triggers the next request. The IRQ suspension document calls this load `MAX`.
     Max,
 }
 
@@ -221,8 +222,8 @@ impl OfferedLoad {
 }
 
 impl fmt::Display for OfferedLoad {
-    /// In the format of the IRQ suspension document: `200K`, `MAX`; rates that are not whole thousands are
-    /// written in full.
+    /// Formats the load as the IRQ suspension document does: `200K`, `MAX`; rates that are not whole
+    /// thousands are written in full.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Max => f.pad("MAX"),
@@ -276,12 +277,13 @@ impl FromStr for OfferedLoad {
 pub enum KeySize {
     /// All keys have the same size.
     Fixed(u32),
-    /// Facebook's distribution: generalized extreme value, location 30.7984, scale 8.20449, shape 0.078688.
+    /// Facebook's distribution of key sizes: generalized extreme value with location 30.7984, scale 8.20449,
+    /// shape 0.078688.
     FbKey,
 }
 
 impl KeySize {
-    /// The size at quantile `u`, at most [`MemcachedWorkload::KEY_BYTES_MAX`]. `u` is in (0, 1].
+    /// Returns the size at quantile `u`, at most [`MemcachedWorkload::KEY_BYTES_MAX`]. `u` is in (0, 1].
     pub fn draw(self, u: f64) -> u32 {
         match self {
             Self::Fixed(bytes) => bytes,
@@ -300,8 +302,8 @@ impl KeySize {
 pub enum ValueSize {
     /// All values have the same size.
     Fixed(u32),
-    /// Facebook's distribution: sizes 0 to 14 by a table, larger ones generalized Pareto with location 15,
-    /// scale 214.476, shape 0.348238.
+    /// Facebook's distribution of value sizes: 0 to 14 by a table, larger sizes generalized Pareto with
+    /// location 15, scale 214.476, shape 0.348238.
     FbValue,
 }
 
@@ -312,8 +314,9 @@ impl ValueSize {
         0.08989, 0.00092, 0.00326, 0.01980,
     ];
 
-    /// The size at the quantiles `head`, which selects the part of the distribution, and `tail`, within the
-    /// tail, at most [`MemcachedWorkload::VALUE_BYTES_MAX`]. Both are in (0, 1] and independent.
+    /// Returns the size at two quantiles: `head` selects the part of the distribution, and `tail` the size
+    /// within the tail. At most [`MemcachedWorkload::VALUE_BYTES_MAX`]. Both quantiles are in (0, 1] and
+    /// independent.
     pub fn draw(self, head: f64, tail: f64) -> u32 {
         match self {
             Self::Fixed(bytes) => bytes,
@@ -332,7 +335,7 @@ impl ValueSize {
     }
 }
 
-/// A size truncated to whole bytes, within 0..=`most`.
+/// Truncates a size to whole bytes, within 0..=`most`.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -416,13 +419,14 @@ mod test {
     fn gaps_have_the_variance_of_their_distribution() {
         let squares = |arrivals: Arrivals| averaged(|u| arrivals.gap(1.0, u).powi(2));
         assert_near("exponential", squares(Arrivals::Exponential) - 1.0, 1.0, 0.005);
-        // Generalized Pareto: scale² / ((1 - k)² (1 - 2k)), which is 1 / (1 - 2k) where the mean is 1.
+        // The variance of a generalized Pareto distribution is scale² / ((1 - k)² (1 - 2k)), which is 1 / (1
+        // - 2k) if the mean is 1.
         assert_near("fb_ia", squares(Arrivals::FbIa) - 1.0, 1.0 / (1.0 - 2.0 * 0.154_971), 0.01);
     }
 
     #[test]
     fn facebooks_keys_have_the_mean_of_their_generalized_extreme_values() {
-        // location + scale (Γ(1 - k) - 1) / k, with Γ(1 - 0.078688) = 1.05222.
+        // The mean is location + scale (Γ(1 - k) - 1) / k, with Γ(1 - 0.078688) = 1.05222.
         let mean = averaged(|u| f64::from(KeySize::FbKey.draw(u)));
         assert_near("fb_key", mean, 30.7984 + 8.20449 * (1.052_22 - 1.0) / 0.078_688, 0.005);
     }
@@ -438,7 +442,7 @@ mod test {
             head,
             0.001,
         );
-        // location + scale / (1 - k), minus the half byte that is truncated on average.
+        // The mean is location + scale / (1 - k), minus the half byte that is truncated on average.
         let tail = averaged(|u| f64::from(ValueSize::FbValue.draw(1.0, u)));
         assert_near("long values", tail, 15.0 + 214.476 / (1.0 - 0.348_238) - 0.5, 0.01);
     }

@@ -9,7 +9,7 @@ use crate::ids::Pid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AppRequest {
-    /// The process or socket that requested the policy.
+    /// The process or socket that made the request.
     pub of: Requester,
     /// The policy's number: [`crate::PolicyName::number`].
     pub number: u32,

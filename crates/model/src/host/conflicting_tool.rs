@@ -1,4 +1,4 @@
-//! Other tools that write the same settings as netpolicy, with the configuration lines that do so.
+//! Other tools that write the same settings as netpolicy, with the configuration lines by which they do so.
 
 use std::fmt;
 
@@ -12,41 +12,43 @@ use crate::setting::Setting;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConflictingToolKind {
-    /// A file in `sysctl.d`: applied at boot, and on `sysctl --system`.
+    /// A file in `sysctl.d`, which is applied at boot and by `sysctl --system`.
     SysctlFile,
-    /// A `.link` file of systemd: applied when udev adds the device.
+    /// A `.link` file of systemd, which is applied when udev adds the device.
     LinkFile,
-    /// A NetworkManager connection: applied on each activation.
+    /// A NetworkManager connection, which is applied on each activation.
     NetworkManager,
-    /// An ifupdown stanza: applied whenever the interface goes up.
+    /// An ifupdown stanza, which is applied whenever the interface goes up.
     Ifupdown,
-    /// The active tuned profile, enforced while tuned runs.
+    /// The active tuned profile, which is enforced while tuned runs.
     Tuned,
-    /// The same with a profile by the Node Tuning Operator of OpenShift, which runs tuned in a container.
+    /// A tuned profile by the Node Tuning Operator of OpenShift, which runs tuned in a container.
     NodeTuningOperator,
-    /// Katalyst's agent: it gives interrupts CPUs of their own, and moves them when the load changes.
+    /// Katalyst's agent, which assigns dedicated CPUs to interrupts, and moves the interrupts when the load
+    /// changes.
     Katalyst,
-    /// A plugin of the container runtime (Node Resource Interface) that places interrupts.
+    /// A plugin of the container runtime (Node Resource Interface) that sets the affinity of interrupts.
     NriPlugin,
-    /// CRI-O, for pods that turn the balancing of interrupts off: `default_smp_affinity`, and the CPUs that
-    /// irqbalance avoids.
+    /// CRI-O, for pods that turn the balancing of interrupts off: it writes `default_smp_affinity`, and the
+    /// CPUs that irqbalance avoids.
     Crio,
-    /// Google's guest agent: its `google_set_multiqueue` sets queues, IRQ affinity and XPS at boot, and when
-    /// a device appears.
+    /// Google's guest agent, whose `google_set_multiqueue` sets queues, IRQ affinity and XPS at boot, and
+    /// when a device appears.
     GoogleGuestAgent,
-    /// cloud-init: its network configuration, and commands that it runs at boot.
+    /// cloud-init: its network configuration, and the commands that it runs at boot.
     CloudInit,
-    /// Scylla's `perftune.py`: IRQ affinity, RPS, XPS and queue counts, at each start of the database.
+    /// Scylla's `perftune.py`, which sets IRQ affinity, RPS, XPS and queue counts at each start of the
+    /// database.
     Perftune,
     /// A script that pins interrupts: `set_irq_affinity` by Intel or Mellanox, or `mlnx_tune`.
     IrqAffinityScript,
     /// Amazon's udev rules and scripts for ENA devices.
     Ena,
-    /// netplan: offloads and virtual functions, set whenever its backend configures the device.
+    /// netplan, which sets offloads and virtual functions whenever its backend configures the device.
     Netplan,
-    /// `ETHTOOL_OPTS` in a Red Hat network script: applied whenever the interface goes up.
+    /// `ETHTOOL_OPTS` in a Red Hat network script, which is applied whenever the interface goes up.
     Ifcfg,
-    /// A udev rule that sets a NIC or runs a program that does: applied when udev adds the device.
+    /// A udev rule that sets a NIC, or runs a program that does; it is applied when udev adds the device.
     UdevRule,
     /// Azure's agent and its udev rules for accelerated networking.
     Azure,
@@ -83,7 +85,7 @@ impl fmt::Display for ConflictingToolKind {
 pub struct ConflictingTool {
     /// The tool.
     pub kind: ConflictingToolKind,
-    /// File and line: `/etc/sysctl.d/90-net.conf:3`.
+    /// The file and the line number, such as `/etc/sysctl.d/90-net.conf:3`.
     pub place: String,
     /// The line's text.
     pub line: String,
@@ -94,8 +96,8 @@ pub struct ConflictingTool {
     /// The settings that the tool makes on `device` because of the line, with the values that it computes;
     /// empty if netpolicy cannot compute them.
     pub sets: Vec<Setting>,
-    /// The condition that decides whether the line applies to the device, if netpolicy cannot evaluate it:
-    /// `Path=pci-*`.
+    /// The condition, such as `Path=pci-*`, that decides whether the line applies to the device, if netpolicy
+    /// cannot evaluate it.
     pub condition: Option<String>,
 }
 

@@ -22,7 +22,8 @@ use crate::units::{EmptyPolls, Nanoseconds};
 pub struct Device {
     /// The identity.
     pub id: DeviceId,
-    /// The rtnetlink kind of a virtual device (`veth`), else the driver's name; empty where neither is known.
+    /// The rtnetlink kind of a virtual device (`veth`), otherwise the driver's name; empty if neither is
+    /// known.
     pub kind: String,
     /// Whether the device is administratively up and has a carrier.
     pub up: bool,
@@ -31,7 +32,7 @@ pub struct Device {
     pub link: DeviceLink,
     /// The largest packet, in bytes.
     pub mtu: u32,
-    /// The NUMA node of its bus device.
+    /// The NUMA node of the device's bus device.
     pub node: Option<NumaNode>,
     /// Whether an XDP program is attached.
     pub xdp: bool,
@@ -50,11 +51,11 @@ pub struct Device {
     pub tx_queues: Vec<TxQueueState>,
     /// The NAPIs, by id.
     pub napis: Vec<Napi>,
-    /// The number of queues, and the maximum; `None` if the driver does not report them.
+    /// The current and the maximum number of queues; `None` if the driver does not report them.
     pub channels: Option<Channels>,
     /// Ring sizes; `None` if the driver does not report them.
     pub rings: Option<Rings>,
-    /// Interrupt moderation of the whole device; `None` if the driver does not support it.
+    /// Interrupt moderation of the whole device; `None` if the driver does not support interrupt moderation.
     pub coalesce: Option<Coalesce>,
     /// The offloads that affect packet delivery.
     pub features: Features,
@@ -71,7 +72,7 @@ pub struct Device {
     /// The driver's private flags.
     #[serde(default)]
     pub private_flags: BTreeMap<FlagName, bool>,
-    /// How packets are spread over the queues; `None` if the driver does not report it.
+    /// How packets are spread over the queues; `None` if the driver does not report that.
     #[serde(default)]
     pub rss: Option<Rss>,
     /// RSS contexts other than the device's default, by id; `None` if the driver does not support them.
@@ -131,7 +132,7 @@ pub struct DeviceLink {
     /// The MAC address in lower case; `None` if the device has another kind of address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// The address of its PCI device: `0000:3b:00.0`.
+    /// The address of the PCI device to which this device belongs, such as `0000:3b:00.0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
     /// The link speed in megabits per second; `None` without a carrier, or if the driver does not report it.
@@ -141,10 +142,10 @@ pub struct DeviceLink {
     /// it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub default_route: bool,
-    /// The device that it is enslaved to: a bond, a bridge, a team, a VRF (`IFLA_MASTER`).
+    /// The device to which this device is enslaved: a bond, a bridge, a team, a VRF (`IFLA_MASTER`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub master: Option<IfIndex>,
-    /// The device below it in the same namespace, as for a VLAN, a macvlan or a tunnel (`IFLA_LINK`).
+    /// The device below this one in the same namespace, as for a VLAN, a macvlan or a tunnel (`IFLA_LINK`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lower: Option<IfIndex>,
 }
@@ -195,15 +196,15 @@ const SOFTWARE_KINDS: [&str; 33] = [
 ];
 
 impl Device {
-    /// The requested state of an offload, which a write changes; `None` if the device does not support the
-    /// offload.
+    /// Returns the requested state of an offload, which a write changes; `None` if the device does not
+    /// support the offload.
     pub fn requested_offload(&self, offload: Offload) -> Option<bool> {
         let is = self.offloads.get(&offload)?;
         Some(*self.offloads_requested.get(&offload).unwrap_or(is))
     }
 
-    /// Returns how many of the first `there` receive queues ordinary packets can be spread over: those before
-    /// the first queue whose memory belongs to another program.
+    /// Returns how many of the first `there` receive queues can receive ordinary packets: the queues before
+    /// the first one whose memory belongs to another program.
     pub fn ordinary_rx_queues(&self, there: u32) -> u32 {
         let provided = self.holders.iter().filter(|holder| holder.rx && holder.kind.is_provider());
         provided.map(|holder| holder.queue.0).fold(there, u32::min)
@@ -226,21 +227,21 @@ impl Device {
 pub struct RssContext {
     /// The context's id, valid while the context exists.
     pub id: u32,
-    /// The queues that the context spreads packets evenly over; `None` if its table is different.
+    /// The queues over which the context spreads packets evenly; `None` if its table is different.
     pub queues: Option<QueueSpan>,
-    /// The queue for each value of the hash, modulo the table's length.
+    /// The queue for each hash value, modulo the table's length.
     pub table: Vec<u32>,
 }
 
-/// An ntuple rule at its location in the NIC's table. The first matching rule applies.
+/// An ntuple rule at its location in the NIC's table. The first rule that matches a packet applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlacedRule {
     /// The rule's location.
     pub location: u32,
-    /// Which packets it matches; `None` if a [`FlowMatch`] cannot express it.
+    /// The packets that the rule matches; `None` if a [`FlowMatch`] cannot express them.
     pub flow: Option<FlowMatch>,
-    /// The target of the packets.
+    /// The target to which the rule steers the packets.
     pub to: SteerTo,
 }
 
@@ -250,17 +251,17 @@ pub struct PlacedRule {
 pub struct RxQueueState {
     /// The identity.
     pub id: RxQueue,
-    /// The NAPI that serves it.
+    /// The NAPI that serves the queue.
     pub napi: Option<NapiEdge>,
-    /// The CPUs that RPS hands its packets to; empty if RPS is off.
+    /// The CPUs to which RPS hands the queue's packets; empty if RPS is off.
     pub rps_cpus: CpuSet,
-    /// The number of flows that RFS remembers for the queue; `None` on kernels without it.
+    /// The number of flows that RFS remembers for the queue; `None` on kernels without RFS.
     #[serde(default)]
     pub rps_flow_cnt: Option<u32>,
-    /// Interrupt moderation of this queue; `None` if the driver does not support it per queue.
+    /// Interrupt moderation of this queue; `None` if the driver does not support moderation per queue.
     #[serde(default)]
     pub coalesce: Option<Coalesce>,
-    /// The kernel thread that polls it; `None` if there is none, or none is known.
+    /// The kernel thread that polls the queue; `None` if there is none, or none is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kthread: Option<KthreadState>,
 }
@@ -271,11 +272,11 @@ pub struct RxQueueState {
 pub struct TxQueueState {
     /// The index.
     pub index: QueueIndex,
-    /// The NAPI that completes it.
+    /// The NAPI that completes the queue's transmissions.
     pub napi: Option<NapiEdge>,
-    /// The CPUs that transmit on it (XPS); empty if XPS is off.
+    /// The CPUs that transmit on the queue (XPS); empty if XPS is off.
     pub xps_cpus: CpuSet,
-    /// The receive queues whose flows are transmitted on it; empty if this is not configured.
+    /// The receive queues whose flows are transmitted on this queue; empty if this is not configured.
     #[serde(default)]
     pub xps_rxqs: Vec<QueueIndex>,
 }
@@ -294,14 +295,14 @@ pub struct Napi {
     pub irq_suspend_timeout: Option<Nanoseconds>,
     /// See [`crate::NapiKnob::Threaded`].
     pub threaded: Option<Threading>,
-    /// The kernel thread that polls it.
+    /// The kernel thread that polls the NAPI.
     pub kthread: Option<Pid>,
     /// The interrupt.
     pub irq: Option<IrqEdge>,
 }
 
 impl Napi {
-    /// A NAPI whose settings are unknown.
+    /// Creates a NAPI whose settings are unknown.
     pub const fn new(id: NapiId) -> Self {
         Self {
             id,
@@ -314,7 +315,8 @@ impl Napi {
         }
     }
 
-    /// The knob of the same kind as `like`, with the value in force; `None` if the kernel does not report it.
+    /// Returns the knob of the same kind as `like`, with the value in force; `None` if the kernel does not
+    /// report it.
     pub fn knob(&self, like: &NapiKnob) -> Option<NapiKnob> {
         match like {
             NapiKnob::DeferHardIrqs(_) => self.defer_hard_irqs.map(NapiKnob::DeferHardIrqs),
@@ -333,9 +335,10 @@ pub struct Irq {
     pub number: IrqNumber,
     /// The name that the driver gave the interrupt, as in `/proc/interrupts`.
     pub name: String,
-    /// The CPUs that the interrupt may be delivered to.
+    /// The CPUs to which the interrupt may be delivered.
     pub affinity: CpuSet,
-    /// The CPUs that the interrupt is delivered to. A change of affinity shows here after the next interrupt.
+    /// The CPUs to which the interrupt is delivered. They reflect a change of affinity only after the next
+    /// interrupt.
     pub effective_affinity: CpuSet,
     /// The NUMA node.
     pub node: Option<NumaNode>,
@@ -344,7 +347,7 @@ pub struct Irq {
 }
 
 impl Irq {
-    /// How often the interrupt fired on all CPUs.
+    /// Returns how often the interrupt fired, on all CPUs together.
     pub fn count(&self) -> u64 {
         self.counts.iter().map(|(_, count)| count).sum()
     }
@@ -356,7 +359,7 @@ impl Irq {
 pub struct Pair {
     /// The value in force.
     pub current: u32,
-    /// The largest value; 0 if the driver does not report it.
+    /// The maximum value; 0 if the driver does not report it.
     pub max: u32,
 }
 
@@ -373,7 +376,7 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// The number of queues of a kind, and the maximum.
+    /// Returns the current and the maximum number of queues of a kind.
     pub const fn of(&self, kind: ChannelKind) -> Pair {
         match kind {
             ChannelKind::Rx => self.rx,
@@ -394,7 +397,7 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// The number of descriptors of a kind of ring, and the maximum.
+    /// Returns the current and the maximum number of descriptors of a kind of ring.
     pub const fn of(&self, kind: RingKind) -> Pair {
         match kind {
             RingKind::Rx => self.rx,
@@ -408,17 +411,17 @@ impl Rings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Coalesce {
-    /// How long a receive interrupt is delayed, in microseconds.
+    /// How long a receive interrupt may be delayed, in microseconds.
     pub rx_usecs: Option<u32>,
     /// The number of packets that triggers a receive interrupt immediately.
     pub rx_max_frames: Option<u32>,
-    /// How long a transmit interrupt is delayed, in microseconds.
+    /// How long a transmit interrupt may be delayed, in microseconds.
     pub tx_usecs: Option<u32>,
     /// The number of packets that triggers a transmit interrupt immediately.
     pub tx_max_frames: Option<u32>,
-    /// Whether the driver adapts the receive values.
+    /// Whether the driver adapts the receive values to the traffic.
     pub adaptive_rx: Option<bool>,
-    /// Whether the driver adapts the transmit values.
+    /// Whether the driver adapts the transmit values to the traffic.
     pub adaptive_tx: Option<bool>,
     /// Whether each completion restarts the receive timer.
     #[serde(default)]
@@ -429,7 +432,8 @@ pub struct Coalesce {
 }
 
 impl Coalesce {
-    /// A value by its name, switches as 0 and 1; `None` if the driver does not support it.
+    /// Returns the value of a parameter, with switches as 0 and 1; `None` if the driver does not support the
+    /// parameter.
     pub fn of(&self, param: CoalesceParam) -> Option<u32> {
         match param {
             CoalesceParam::RxUsecs => self.rx_usecs,
@@ -444,8 +448,8 @@ impl Coalesce {
     }
 }
 
-/// Maximum packet sizes for segmentation (GSO) and coalescing (GRO), in bytes; `None` on kernels without
-/// them. Kernel: `include/uapi/linux/if_link.h`, `IFLA_GSO_MAX_SIZE` and others.
+/// Maximum packet sizes for segmentation (GSO) and coalescing (GRO), in bytes; a value is `None` on kernels
+/// that do not have it. Kernel: `include/uapi/linux/if_link.h`, `IFLA_GSO_MAX_SIZE` and others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PacketSizes {
@@ -457,12 +461,12 @@ pub struct PacketSizes {
     pub gso_ipv4_max_size: Option<u32>,
     /// See [`PacketSize::GroIpv4`].
     pub gro_ipv4_max_size: Option<u32>,
-    /// The largest size that the driver accepts, which is an upper bound of the GSO sizes. Kernel: 5.19.
+    /// The largest size that the driver accepts, an upper bound of the GSO sizes. Kernel: 5.19.
     pub tso_max_size: Option<u32>,
 }
 
 impl PacketSizes {
-    /// A limit by its name; `None` on kernels without it.
+    /// Returns a maximum packet size by its kind; `None` on kernels that do not have it.
     pub const fn of(&self, size: PacketSize) -> Option<u32> {
         match size {
             PacketSize::Gso => self.gso_max_size,
@@ -482,9 +486,10 @@ impl PacketSizes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Features {
-    /// `rx-gro`: GRO in NAPI. A veth has NAPIs only with this or with XDP.
+    /// `rx-gro`: GRO in NAPI. A veth has NAPIs only with this feature or with an XDP program.
     pub gro: Option<bool>,
-    /// Any of the `tx-tcp-*segmentation` features. A veth whose *peer* has them on bypasses its own NAPI.
+    /// Whether any of the `tx-tcp-*segmentation` features is on. A veth whose *peer* has one of them on
+    /// bypasses its own NAPI.
     pub tso: Option<bool>,
     /// `rx-gro-hw`.
     pub gro_hw: Option<bool>,

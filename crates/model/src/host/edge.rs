@@ -9,9 +9,9 @@ use crate::ids::{IrqNumber, NapiId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
-    /// Guessed by order (the n-th NAPI serves the n-th queue), because the kernel states nothing.
+    /// Guessed by order (the n-th NAPI serves the n-th queue), because the kernel does not report the edge.
     ByOrder,
-    /// Read from a name that drivers choose (`/proc/interrupts`).
+    /// Read from a name that the driver chose (`/proc/interrupts`).
     ByName,
     /// Stated by the kernel as an attribute.
     Stated,

@@ -22,21 +22,23 @@ use crate::steering::{QueueSpan, SteerTo};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HolderKind {
-    /// A virtual device of another namespace, such as a netkit, uses the queue as its own. Kernel: 7.1, `NETDEV_A_QUEUE_LEASE`.
+    /// A virtual device of another namespace, such as a netkit, uses the queue as if it were its own. Kernel:
+    /// 7.1, `NETDEV_A_QUEUE_LEASE`.
     Lease {
-        /// The queue's name in that namespace: `nk0 rx-1`, or `if7 rx-1 of netnsid 0`.
+        /// The name that the queue has in the other namespace, such as `nk0 rx-1`, or `if7 rx-1 of netnsid
+        /// 0`.
         to: String,
     },
     /// Packets are written into a dmabuf, for example GPU memory. Kernel: 6.12, `NETDEV_A_QUEUE_DMABUF`,
     /// `net/core/devmem.c`.
     Dmabuf {
-        /// The id of the binding.
+        /// The id that the kernel gave the binding of the dmabuf.
         id: u32,
     },
     /// Packets are written into memory of an io_uring (zero-copy receive). Kernel: 6.15, `NETDEV_A_QUEUE_IO_URING`,
     /// `io_uring/zcrx.c`.
     IoUring {
-        /// The size of its buffers in bytes; `None` on kernels that do not report it.
+        /// The size of the io_uring's buffers in bytes; `None` on kernels that do not report it.
         rx_buf_len: Option<u64>,
     },
     /// An AF_XDP socket is bound to the queue. Kernel: 4.18; `NETDEV_A_QUEUE_XSK` 6.15, `net/xdp/xsk_diag.c`.
@@ -58,7 +60,7 @@ impl HolderKind {
         }
     }
 
-    /// The kind's name, as in messages: `AF_XDP`.
+    /// Returns the kind's name as messages show it, such as `AF_XDP`.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Lease { .. } => "lease",
@@ -88,9 +90,10 @@ impl fmt::Display for HolderKind {
 pub struct HolderProcess {
     /// The identity.
     pub id: ProcessId,
-    /// `stated` if the kernel names the socket. The kernel names no socket for a memory provider, nor for
-    /// AF_XDP without sock-diag of such sockets (`CONFIG_XDP_SOCKETS_DIAG`). In those cases, `by-order` marks
-    /// a candidate: a process with a descriptor of the kind that a holder needs.
+    /// How the process was found: `stated` if the kernel names the socket. The kernel names no socket for a
+    /// memory provider, nor for AF_XDP without sock-diag of such sockets (`CONFIG_XDP_SOCKETS_DIAG`). In
+    /// those cases, `by-order` marks a candidate: a process with a descriptor of the kind that a holder
+    /// needs.
     pub confidence: Confidence,
 }
 
@@ -100,13 +103,13 @@ pub struct HolderProcess {
 pub struct QueueHolder {
     /// The queue's index.
     pub queue: QueueIndex,
-    /// Whether the receive queue of that index is held.
+    /// Whether the receive queue with this index is held.
     pub rx: bool,
-    /// Whether the transmit queue of that index is held.
+    /// Whether the transmit queue with this index is held.
     pub tx: bool,
     /// The holder of the queue.
     pub kind: HolderKind,
-    /// The processes that hold it; empty if none was visible.
+    /// The processes that hold the queue; empty if none was visible.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<HolderProcess>,
 }
@@ -135,7 +138,7 @@ impl QueueHolder {
         }
     }
 
-    /// Whether a knob with this value steers packets to the receive queue.
+    /// Whether a knob with this value steers packets to the held receive queue.
     fn is_led_to_by(&self, knob: &NicKnob) -> bool {
         let index = self.queue.0;
         match knob {
@@ -157,7 +160,7 @@ impl QueueHolder {
         }
     }
 
-    /// The holder for display: `xdpsock[812] (AF_XDP, copying)`.
+    /// Describes the holder for display, such as `xdpsock[812] (AF_XDP, copying)`.
     pub fn sentence(&self) -> String {
         let names: Vec<String> = self
             .processes
@@ -174,7 +177,7 @@ impl QueueHolder {
         }
     }
 
-    /// The queue with its direction: `rx-1 and tx-1`.
+    /// Names the held queues by direction, such as `rx-1 and tx-1`.
     pub fn queues(&self) -> String {
         match (self.rx, self.tx) {
             (true, true) => format!("rx-{0} and tx-{0}", self.queue),
@@ -202,7 +205,7 @@ pub struct QueueConflict {
 }
 
 impl QueueConflict {
-    /// The first of the device's holders whose queue a change would take.
+    /// Returns the first of the device's holders from which a change would take a queue.
     pub fn by(change: &Change, holders: &[QueueHolder]) -> Option<Self> {
         let device = change.to().object().device()?;
         let taken = |holder: &QueueHolder| Some((holder.clone(), holder.taken_by(change)?));

@@ -16,7 +16,7 @@ pub struct IdleDepth {
     /// The wake-up latency limit of all CPUs in microseconds: the minimum of all requests on
     /// `/dev/cpu_dma_latency`.
     pub bound: u32,
-    /// Every CPU that has idle states.
+    /// The idle states of every CPU that has any.
     pub cpus: BTreeMap<Cpu, CpuIdle>,
 }
 
@@ -24,10 +24,10 @@ pub struct IdleDepth {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuIdle {
-    /// The CPU's wake-up latency limit in microseconds (`power/pm_qos_resume_latency_us`); `None` for no
-    /// limit.
+    /// The CPU's own limit on the wake-up latency in microseconds (`power/pm_qos_resume_latency_us`); `None`
+    /// for no limit.
     pub bound: Option<u32>,
-    /// The states that are not disabled.
+    /// The idle states that are not disabled.
     pub states: Vec<IdleState>,
 }
 
@@ -35,14 +35,14 @@ pub struct CpuIdle {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IdleState {
-    /// The driver's name for it, such as `C6`.
+    /// The driver's name for the idle state, such as `C6`.
     pub name: String,
     /// The exit latency in microseconds.
     pub exit: u32,
 }
 
 impl IdleDepth {
-    /// The state with the longest exit latency among those that a CPU may enter.
+    /// Returns the state with the longest exit latency among those that a CPU may enter.
     pub fn deepest(&self, cpu: Cpu) -> Option<&IdleState> {
         let idle = self.cpus.get(&cpu)?;
         let bound = idle.bound.map_or(self.bound, |own| own.min(self.bound));

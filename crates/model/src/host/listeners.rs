@@ -16,9 +16,9 @@ pub struct SharedListeners {
     pub spread: Spread,
     /// The number of sockets in the group, as the kernel counts them.
     pub sockets: u32,
-    /// The sockets that were found in processes, by the first process and descriptor that hold them.
+    /// The sockets that were found in processes, ordered by the first process and descriptor that hold them.
     pub listeners: Vec<Listener>,
-    /// The counts of netpolicy's BPF program; `None` if it is not attached.
+    /// The counts of netpolicy's BPF program; `None` if the program is not attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<SpreadCounts>,
 }
@@ -38,14 +38,14 @@ pub struct Listener {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpreadCounts {
-    /// Connections that were assigned by the listener list of their queue.
+    /// The number of connections that were assigned by the listener list of their queue.
     pub by_queue: u64,
-    /// Connections that were assigned by hash, because the packet arrived on a queue without a list or on no
-    /// queue, for example on the loopback device.
+    /// The number of connections that were assigned by hash because the packet arrived on a queue without a
+    /// list or on no queue, for example on the loopback device.
     pub no_list: u64,
-    /// Connections that were assigned by hash, because the group's number of sockets has changed since the
-    /// lists were written.
+    /// The number of connections that were assigned by hash because the group's number of sockets has changed
+    /// since the lists were written.
     pub changed: u64,
-    /// Connections that were assigned by hash, because the listener was being closed.
+    /// The number of connections that were assigned by hash because the listener was being closed.
     pub gone: u64,
 }

@@ -1,8 +1,8 @@
 //! The host as a graph: `linux` observes it, `plan` reads it, `show` prints it.
 //!
 //! One side of the graph is device → rx/tx queue → NAPI → IRQ → CPU, the other is process → thread → epoll →
-//! socket. They meet where a socket's incoming NAPI id is the id of a queue's NAPI. Edges that the kernel
-//! does not always state carry a [`Confidence`].
+//! socket. The sides meet where a socket's incoming NAPI id is the id of a queue's NAPI. Edges that the
+//! kernel does not always report carry a [`Confidence`].
 
 mod app_request;
 mod conflicting_tool;
@@ -49,20 +49,20 @@ pub const STACK_DEPTH_MAX: usize = 8;
 pub struct Host {
     /// The kernel's release, as `uname -r` prints it.
     pub release: String,
-    /// The release in comparable form.
+    /// The kernel's version, parsed from the release so that versions can be compared.
     pub kernel: KernelVersion,
     /// The capabilities of the kernel and of the caller.
     pub capabilities: Capabilities,
     /// The CPUs.
     pub topology: Topology,
-    /// The namespace that `devices` are in.
+    /// The network namespace that contains `devices`.
     pub netns: NetnsId,
     /// The devices, by index.
     pub devices: Vec<Device>,
     /// Host-wide sysctls. Empty outside the initial namespace, where they are not visible.
     #[serde(default)]
     pub sysctls: BTreeMap<Sysctl, u64>,
-    /// The initial `rps_cpus` of new receive queues in the namespace (`net.core.rps_default_mask`).
+    /// The `rps_cpus` with which new receive queues in the namespace start (`net.core.rps_default_mask`).
     #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub rps_default_mask: CpuSet,
     /// The interrupts of the devices and those that the operator named, by number.
@@ -76,10 +76,10 @@ pub struct Host {
     /// TCP listeners that share an address, by address. Empty if no observed process has any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<SharedListeners>,
-    /// The scheduling that a NAPI's kernel thread starts with; `None` if that could not be read.
+    /// The scheduling with which a NAPI's kernel thread starts; `None` if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kthread_begins: Option<KthreadState>,
-    /// The limit on real-time threads; `None` if it could not be read.
+    /// The limit on the run time of real-time threads; `None` if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rt_throttling: Option<RtThrottling>,
     /// The running irqbalance; `None` if it does not run, or no device here has an interrupt.
@@ -98,7 +98,8 @@ pub struct Host {
 pub struct RunningIrqbalance {
     /// The process.
     pub pid: Pid,
-    /// The interrupts that are banned on its command line or over its socket; `None` if it did not answer.
+    /// The interrupts that are banned on irqbalance's command line or over its socket; `None` if irqbalance
+    /// did not answer.
     pub banned: Option<BTreeSet<IrqNumber>>,
 }
 
@@ -106,7 +107,7 @@ pub struct RunningIrqbalance {
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capabilities {
-    /// netdev netlink `napi-set` exists: settings per NAPI (6.13).
+    /// netdev netlink has `napi-set`, which changes settings of a single NAPI (6.13).
     pub napi_set: bool,
     /// NAPIs have an `irq-suspend-timeout` (6.13).
     pub irq_suspend: bool,
@@ -117,14 +118,14 @@ pub struct Capabilities {
     pub napi_threaded_busy: bool,
     /// Epolls have busy-poll parameters (6.9).
     pub epoll_params: bool,
-    /// Epolls can busy-wait for events only: [`crate::EpollParams::events_only`].
+    /// Epolls can busy-wait for events without polling NAPIs: [`crate::EpollParams::events_only`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub epoll_events_only: bool,
     /// The caller may duplicate descriptors of other users' processes (CAP_SYS_PTRACE).
     pub ptrace: bool,
     /// The caller may administer this namespace's network (CAP_NET_ADMIN).
     pub net_admin: bool,
-    /// BPF programs on tracepoints can be loaded (BTF present, CAP_BPF and CAP_PERFMON).
+    /// BPF programs can be loaded and attached to tracepoints (BTF present, CAP_BPF and CAP_PERFMON).
     pub bpf: bool,
     /// The security policy that restricts the caller in spite of its capabilities, such as `the AppArmor
     /// profile docker-default`.
@@ -143,11 +144,12 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// The pid of the process that this entry concerns (`memcached[812]: its epolls`, `process 812`), if any.
+    /// Returns the pid of the process that this entry concerns (`memcached[812]: its epolls`, `process 812`),
+    /// if any.
     pub fn process(&self) -> Option<Pid> {
         let after = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok().map(Pid);
         let subject = self.what.split(": ").next().unwrap_or_default();
-        // A name may contain brackets; the pid is in the last pair.
+        // A process name may contain brackets, so the pid is in the last pair of brackets.
         match (subject.strip_suffix(']').and_then(|s| s.rsplit_once('[')), subject.strip_prefix("process ")) {
             (Some((_, pid)), _) | (None, Some(pid)) => after(pid),
             (None, None) => None,
@@ -166,8 +168,8 @@ impl Host {
         self.devices.iter().find(|d| d.id == id)
     }
 
-    /// All devices below a device, with the number of levels between them: a bond's members, a VLAN's device,
-    /// the members of a VLAN's bond. Empty if there are none.
+    /// Returns all devices below a device, each with its number of levels below it: a bond's members, a
+    /// VLAN's device, the members of a VLAN's bond. Empty if there are none.
     pub fn below(&self, device: &Device) -> Vec<(usize, &Device)> {
         let mut found: Vec<(usize, &Device)> = Vec::new();
         let mut layer = vec![device];
@@ -190,8 +192,8 @@ impl Host {
         found
     }
 
-    /// Whether a device only forwards packets that devices below it receive: it has no NAPI and is stacked on
-    /// another device.
+    /// Whether a device only passes on packets that devices below it receive: it has no NAPI and is stacked
+    /// on another device.
     pub fn is_upper(&self, device: &Device) -> bool {
         device.napis.is_empty() && self.devices.iter().any(|lower| self.is_directly_below(lower, device))
     }
@@ -217,14 +219,14 @@ impl Host {
         self.devices.iter().find_map(|d| d.napis.iter().find(|n| n.id == id).map(|n| (d, n)))
     }
 
-    /// The NAPI of a receive queue, if known.
+    /// Returns the NAPI of a receive queue, if known.
     pub fn napi_of(&self, queue: RxQueue) -> Option<&Napi> {
         let device = self.device(queue.device)?;
         let edge = device.rx_queues.iter().find(|q| q.id.index == queue.index)?.napi?;
         device.napis.iter().find(|n| n.id == edge.napi)
     }
 
-    /// The receive queues that a NAPI serves.
+    /// Returns the receive queues that a NAPI serves.
     pub fn queues_of(&self, napi: NapiId) -> impl Iterator<Item = RxQueue> {
         let queues = self.devices.iter().flat_map(|d| &d.rx_queues);
         queues.filter(move |q| q.napi.is_some_and(|edge| edge.napi == napi)).map(|q| q.id)

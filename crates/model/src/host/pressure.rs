@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{Cpu, DeviceId};
 use crate::units::Nanoseconds;
 
-/// Kernel counters over an interval.
+/// The change of the kernel's counters over an interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pressure {
@@ -24,9 +24,9 @@ pub struct Pressure {
 pub struct CpuPressure {
     /// The CPU.
     pub cpu: Cpu,
-    /// Packets that softirqs took from NAPIs and the backlog.
+    /// The number of packets that softirqs took from NAPIs and the backlog.
     pub processed: u64,
-    /// Packets dropped because the backlog was full (`netdev_max_backlog`).
+    /// The number of packets that were dropped because the backlog was full (`netdev_max_backlog`).
     pub dropped: u64,
     /// How often a receive softirq ended with work left (`netdev_budget`, `netdev_budget_usecs`).
     pub time_squeeze: u64,
@@ -42,10 +42,10 @@ pub struct CpuPressure {
 pub struct DevicePressure {
     /// The device.
     pub device: DeviceId,
-    /// Packets that were received.
+    /// The number of packets that were received.
     pub rx_packets: u64,
-    /// Packets that were received and dropped by the kernel or the driver.
+    /// The number of packets that were received and then dropped by the kernel or the driver.
     pub rx_dropped: u64,
-    /// Packets that the device dropped because a ring had no free descriptor.
+    /// The number of packets that the device dropped because a ring had no free descriptor.
     pub rx_missed: u64,
 }

@@ -15,7 +15,7 @@ use crate::setting::{EpollParams, RingNapi, SocketPolling};
 pub struct Process {
     /// The identity.
     pub id: ProcessId,
-    /// The parent; `None` for the first process of a pid namespace, and if the parent is in another pid
+    /// The parent's pid; `None` for the first process of a pid namespace, and if the parent is in another pid
     /// namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Pid>,
@@ -25,8 +25,8 @@ pub struct Process {
     pub exe: String,
     /// The network namespace.
     pub netns: Option<NetnsId>,
-    /// The container's name by its runtime (`web`, `shop/cart-7d9f server`), or the start of the container's
-    /// id if no file gives a name; `None` outside containers.
+    /// The name that the runtime gave the process's container (`web`, `shop/cart-7d9f server`), or the start
+    /// of the container's id if no file gives a name; `None` outside containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
     /// The CPUs that the process's cgroup allows; `None` if they could not be read or are not restricted.
@@ -50,7 +50,7 @@ pub struct Process {
 pub struct Thread {
     /// The identity.
     pub id: ThreadId,
-    /// The CPUs it may run on.
+    /// The CPUs that the thread may run on.
     pub affinity: CpuSet,
     /// The epoll that the thread was waiting on when it was observed; `None` if the thread was running or
     /// waiting for something else.
@@ -63,7 +63,7 @@ pub struct Thread {
 pub struct Epoll {
     /// The identity.
     pub id: EpollId,
-    /// The busy-poll parameters; `None` if the kernel has none.
+    /// The epoll's busy-poll parameters; `None` if the kernel does not support them.
     pub params: Option<EpollParams>,
     /// The internet sockets and nested epolls that the epoll watches.
     pub members: Vec<Membership>,
@@ -71,7 +71,7 @@ pub struct Epoll {
     pub others: usize,
 }
 
-/// A descriptor that an epoll watches. The descriptor is the one under which the file was added.
+/// A descriptor that an epoll watches: the number under which the file was added to the epoll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Membership {
@@ -95,11 +95,11 @@ pub struct Socket {
     pub local: Option<SocketAddr>,
     /// The remote address.
     pub remote: Option<SocketAddr>,
-    /// The NAPI of its last packet. `None` if no NAPI delivered it, as for packets that use the per-CPU
-    /// backlog (loopback, RPS, a veth without NAPI). Kernel: `SO_INCOMING_NAPI_ID`.
+    /// The NAPI that delivered the socket's last packet. `None` if no NAPI did, as for packets that use the
+    /// per-CPU backlog (loopback, RPS, a veth without NAPI). Kernel: `SO_INCOMING_NAPI_ID`.
     pub napi: Option<NapiId>,
-    /// The busy-poll parameters of a receive call. `None` if they could not be read, or if an epoll of the
-    /// process watches the socket: the epoll's parameters then apply.
+    /// The parameters with which a receive call busy-polls. `None` if they could not be read, or if an epoll
+    /// of the process watches the socket: the epoll's parameters then apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polling: Option<SocketPolling>,
 }
@@ -152,9 +152,9 @@ pub enum SocketState {
 pub struct IoUring {
     /// The identity.
     pub id: RingId,
-    /// The busy-poll parameters; `None` if the ring does not busy-poll.
+    /// The ring's busy-poll parameters; `None` if the ring does not busy-poll.
     pub napi: Option<RingNapi>,
-    /// The number of registered files that are sockets.
+    /// The number of the ring's registered files that are sockets.
     pub registered_sockets: usize,
     /// Why the ring's busy polling cannot be set from outside; `None` if it can.
     pub closed: Option<String>,

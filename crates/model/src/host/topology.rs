@@ -12,10 +12,10 @@ use crate::ids::{Cpu, NumaNode};
 pub struct Topology {
     /// The online CPUs.
     pub online: CpuSet,
-    /// The CPUs that the scheduler excludes: `isolcpus`, and isolated cpuset partitions.
+    /// The CPUs that are isolated from the scheduler: `isolcpus`, and isolated cpuset partitions.
     pub isolated: CpuSet,
-    /// The name of the sched_ext scheduler that places threads of the classes `other` and `batch`; `None` for
-    /// the kernel's own.
+    /// The name of the sched_ext scheduler that schedules threads of the classes `other` and `batch`; `None`
+    /// if the kernel's own scheduler does.
     ///
     /// Kernel: 6.12, `kernel/sched/ext.c`, `/sys/kernel/sched_ext`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,15 +24,15 @@ pub struct Topology {
     pub cpus: Vec<CpuInfo>,
 }
 
-/// One CPU and its neighbours.
+/// A CPU and the CPUs with which it shares a core, a cache or a NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuInfo {
     /// The CPU.
     pub cpu: Cpu,
-    /// The CPUs of the same core, including this one.
+    /// The CPUs of the same core, including this CPU.
     pub siblings: CpuSet,
-    /// The CPUs that share its last-level cache, including this one.
+    /// The CPUs that share this CPU's last-level cache, including this CPU.
     pub llc: CpuSet,
     /// The NUMA node.
     pub node: Option<NumaNode>,

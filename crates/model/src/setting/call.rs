@@ -6,7 +6,7 @@ use super::{
 };
 use crate::ids::{DeviceId, IrqNumber, RxQueue, TxQueue};
 
-/// Settings of one object with the same [`super::Interface`], in their original order.
+/// The settings of one object that share an [`super::Interface`], in their original order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KernelCall<'a> {
     /// Settings of one NAPI.
@@ -30,7 +30,7 @@ pub enum KernelCall<'a> {
 }
 
 impl<'a> KernelCall<'a> {
-    /// Splits settings into calls, each with the settings that it writes.
+    /// Groups settings into calls; returns each call with the settings that it writes.
     pub fn of(settings: &'a [Setting]) -> Vec<(&'a [Setting], Self)> {
         let mut calls: Vec<(usize, Self)> = Vec::new();
         for (at, setting) in settings.iter().enumerate() {

@@ -1,13 +1,13 @@
-//! A macro that generates a family's enum, its table of facts and its value properties, from one row per
-//! knob.
+//! The macro that generates a family's enum, its table of facts and the properties of its values, from one
+//! row per knob.
 
-/// Defines a family of knobs: an enum with one variant per knob. A variant's documentation is also that of
-/// its knob in the table.
+/// Defines a family of knobs: an enum with one variant per knob. A variant's documentation is also the
+/// documentation of its knob in the table.
 ///
 /// A row is `Variant(Value) = facts`, or `Variant(Word, Value) = [facts table]`, which uses the functions
-/// `facts` and `table` of the word's type. `where { … }` adds properties that depend on the value, in this
-/// order. By default, every value can be restored, none removes the object, values have no order, and tools
-/// use the display format:
+/// `facts` and `table` of the word's type. `where { … }` adds properties that depend on the value, in the
+/// order of the list below. By default, every value can be restored, none removes the object, values have no
+/// order, and tools use the display format:
 ///
 /// - `irreversible(PATTERN) if CONDITION => "the values, in words";` values that can be read but not written
 ///   back
@@ -46,7 +46,7 @@ macro_rules! family {
                 }
             }
 
-            /// The facts of every knob of the family.
+            /// Returns the facts about every knob of the family.
             pub fn table() -> Vec<&'static $crate::facts::Facts> {
                 let mut all = Vec::new();
                 $(crate::setting::family::family!(
@@ -68,13 +68,13 @@ macro_rules! family {
                 false
             }
 
-            /// The value as a weight.
+            /// Returns the weight of the value.
             pub fn weight(&self) -> $crate::setting::Weight {
                 $($($(if let Self::$variant($($weighed),+) = self { return $weight; })?)?)+
                 $crate::setting::Weight::NONE
             }
 
-            /// The value in the format of the kernel's files and common tools.
+            /// Formats the value as the kernel's files and common tools do.
             pub fn for_tools(&self) -> String {
                 $($($(if let Self::$variant($($spelt),+) = self { return $spelling; })?)?)+
                 self.value()

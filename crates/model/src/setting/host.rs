@@ -14,7 +14,7 @@ family! {
 }
 
 impl HostKnob {
-    /// The value as policy files and output show it.
+    /// Formats the value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::Sysctl(_, value) => value.to_string(),

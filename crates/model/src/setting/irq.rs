@@ -21,7 +21,8 @@ family! {
             unit: KnobUnit::Cpus,
             since: since::IRQ_AFFINITY_LIST,
         } where {
-            // Kernel: 6.18, `kernel/irq/proc.c` `write_irq_affinity()`: EINVAL without a CPU that is online.
+            // `write_irq_affinity()` returns EINVAL if no CPU of the set is online. Kernel: 6.18,
+            // `kernel/irq/proc.c`.
             irreversible(cpus) if cpus.is_empty() => "a set without an online CPU, which write_irq_affinity() rejects";
         },
 
@@ -35,7 +36,7 @@ family! {
 }
 
 impl IrqKnob {
-    /// The value as policy files and output show it.
+    /// Formats the value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::Affinity(cpus) => cpus.to_string(),

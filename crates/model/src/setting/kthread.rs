@@ -7,7 +7,7 @@ use crate::scheduling::{Scheduling, Slice, UtilClamp};
 use crate::since;
 use crate::units::KernelVersion;
 
-/// Settings of a thread that is about to end are lowered first.
+/// When a thread is about to end, its settings are lowered before that.
 const KTHREAD: Facts = Facts {
     since: since::NAPI_THREADS,
     phase_down: WritePhase::KthreadLeaves,
@@ -73,7 +73,7 @@ family! {
 }
 
 impl KthreadKnob {
-    /// The value as policy files and output show it.
+    /// Formats the value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::Affinity(cpus) => cpus.to_string(),

@@ -11,7 +11,8 @@ const NAPI: Facts = Facts { since: since::NAPI_SET, ..Facts::at(Interface::Napi,
 
 const DEVICE: Facts = Facts::at(Interface::DeviceNapis, WritePhase::Device);
 
-/// The largest number of empty polls. Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, check `max: s32-max`.
+/// The maximum number of empty polls. Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, check `max:
+/// s32-max`.
 const DEFER_HARD_IRQS_MAX: u32 = i32::MAX.cast_unsigned();
 
 /// The longest timeout: the kernel's timers count signed nanoseconds. Kernel: `include/linux/ktime.h` `ktime_t`.
@@ -125,13 +126,13 @@ family! {
 }
 
 impl NapiKnob {
-    /// The largest value that netpolicy writes, for display, if this one is larger.
+    /// Returns the largest value that netpolicy writes, for display, if this value is larger.
     pub fn beyond(&self) -> Option<String> {
         let (_, most) = self.facts().range?;
         (self.weight().1 > most).then(|| self.facts().written(most))
     }
 
-    /// The value as policy files and output show it.
+    /// Formats the value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::DeferHardIrqs(polls) => polls.to_string(),
@@ -142,7 +143,7 @@ impl NapiKnob {
 }
 
 impl DeviceNapiKnob {
-    /// The value as policy files and output show it.
+    /// Formats the value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::DeferHardIrqs(polls) => polls.to_string(),

@@ -10,7 +10,7 @@ use crate::qdisc::Qdiscs;
 use crate::since;
 use crate::steering::{FlowMatch, QueueSpan, SteerTo};
 
-/// Only the driver knows what a private flag does.
+/// Only the driver knows what a private flag does, so the worst is assumed.
 const PRIVATE_FLAG: Facts = Facts {
     since: since::ETHTOOL_NETLINK_SET,
     disruption: Disruption::LinkDown,
@@ -168,7 +168,7 @@ family! {
 }
 
 impl NicKnob {
-    /// The object of the knob on this device.
+    /// Returns the object to which the knob belongs on this device.
     pub const fn object(&self, device: DeviceId) -> Object {
         match self {
             Self::RssContext(queues, _) => Object::RssContext(device, *queues),
@@ -185,7 +185,7 @@ impl NicKnob {
         }
     }
 
-    /// The value as policy files and output show it.
+    /// Formats the value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::Channels(_, count) | Self::Ring(_, count) | Self::PacketSize(_, count) => count.to_string(),
@@ -205,16 +205,16 @@ impl NicKnob {
 }
 
 impl CoalesceParam {
-    /// A value as policy files and output show it.
+    /// Formats a value as policy files and output show it.
     pub(super) fn value(self, value: u32) -> String {
         if self.is_switch() { on_off(value != 0) } else { value.to_string() }
     }
 }
 
-/// A table of queues in run-length form: `0x64 1x64` for 64 entries of queue 0 followed by 64 of queue 1.
-/// Tables with many runs are cut.
+/// Formats a table of queues in run-length form: `0x64 1x64` for 64 entries of queue 0 followed by 64 of
+/// queue 1. Tables with many runs are cut.
 fn runs(table: &[u32]) -> String {
-    /// The number of runs that are displayed.
+    /// The maximum number of runs that are displayed.
     const RUNS_MAX: usize = 16;
     let mut runs: Vec<(u32, usize)> = Vec::new();
     for &queue in table {

@@ -1,4 +1,4 @@
-//! The objects that settings belong to.
+//! The objects to which settings belong.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use crate::nic::FlagName;
 use crate::reuseport::ListenerGroup;
 use crate::steering::{FlowMatch, QueueSpan};
 
-/// The object that a setting belongs to. Settings of one object that share an [`Interface`](super::Interface)
-/// are written in one call to the kernel.
+/// The object to which a setting belongs. Settings of one object that share an
+/// [`Interface`](super::Interface) are written in one call to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Object {
@@ -44,7 +44,7 @@ pub enum Object {
 }
 
 impl Object {
-    /// The device that the object is or belongs to.
+    /// Returns the device that the object is, or to which it belongs.
     pub const fn device(&self) -> Option<DeviceId> {
         match self {
             Self::Queue(queue) => Some(queue.device),
@@ -63,7 +63,7 @@ impl Object {
         }
     }
 
-    /// The process that the object belongs to.
+    /// Returns the process to which the object belongs.
     pub const fn process(&self) -> Option<ProcessId> {
         match self {
             Self::Epoll(epoll) => Some(epoll.process),

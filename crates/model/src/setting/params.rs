@@ -26,7 +26,7 @@ impl Threading {
     /// All values.
     pub const ALL: [Self; 3] = [Self::Off, Self::On, Self::BusyPoll];
 
-    /// The kernel's number for the value, in netlink (`enum netdev_napi_threaded`) and in
+    /// Returns the kernel's number for the value, in netlink (`enum netdev_napi_threaded`) and in
     /// `/sys/class/net/DEV/threaded` (`net/core/net-sysfs.c` `threaded_show()`).
     pub const fn number(self) -> u32 {
         match self {
@@ -41,7 +41,7 @@ impl Threading {
         Self::ALL.into_iter().find(|threading| threading.number() == number)
     }
 
-    /// The kernel's name for the value. Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`,
+    /// Returns the kernel's name for the value. Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`,
     /// `napi-threaded`.
     pub const fn in_netlink(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl Threading {
         }
     }
 
-    /// The value as a weight.
+    /// Returns the weight of the value.
     pub(super) const fn weight(self) -> Weight {
         match self {
             Self::Off => Weight(0, 0, 0),
@@ -87,9 +87,9 @@ pub struct EpollParams {
     pub busy_poll_budget: u16,
     /// Whether the device's IRQ stays masked between polls, as long as the deferral settings allow.
     pub prefer_busy_poll: bool,
-    /// Whether `epoll_wait` busy-waits for events only: it polls no NAPI, and checks for events for
-    /// `busy_poll_usecs`. `busy_poll_usecs` must then be non-zero, `busy_poll_budget` zero and
-    /// `prefer_busy_poll` false.
+    /// Whether `epoll_wait` busy-waits for events only: for `busy_poll_usecs` it checks for events, but polls
+    /// no NAPI. `busy_poll_usecs` must then be non-zero, `busy_poll_budget` zero and `prefer_busy_poll`
+    /// false.
     ///
     /// Kernel: not released; patches in `kernel/epoll-event-busy-loop/`, `EPOLL_PARAMS_F_EVENTS_ONLY`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -130,13 +130,13 @@ pub struct SocketPolling {
     /// (`SO_PREFER_BUSY_POLL`).
     pub prefer_busy_poll: bool,
     /// The maximum number of packets per poll (`SO_BUSY_POLL_BUDGET`); 0 means the kernel's default of 8.
-    /// `None` leaves it unchanged: `getsockopt` does not report it, so it can only be read with BPF.
+    /// `None` leaves the budget unchanged: `getsockopt` does not report it, so it can only be read with BPF.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_poll_budget: Option<u16>,
 }
 
 impl SocketPolling {
-    /// Whether a receive polls at all.
+    /// Whether a receive call polls at all.
     pub const fn polls(self) -> bool {
         self.busy_poll_usecs > 0
     }
@@ -157,7 +157,7 @@ impl fmt::Display for SocketPolling {
 )]
 #[serde(deny_unknown_fields)]
 pub struct RingNapi {
-    /// How long a wait polls before it sleeps, in microseconds.
+    /// How long a wait for completions polls before it sleeps, in microseconds.
     pub busy_poll_usecs: u32,
     /// Whether the device's IRQ stays masked between polls.
     pub prefer_busy_poll: bool,

@@ -34,7 +34,7 @@ family! {
         ///
         /// Kernel: 6.9, `fs/eventpoll.c` `ep_eventpoll_bp_ioctl()` (`EPIOCSPARAMS`, `EPIOCGPARAMS`).
         Epoll(EpollId, EpollParams) = EPOLL { name: "busy_poll usecs/budget/prefer" } where {
-            // Busy-waiting for events never polls the NAPI, so it ranks below preferring to poll.
+            // Busy-waiting for events never polls the NAPI, so it has a lower weight than `prefer_busy_poll`.
             weight(_, params) => Weight(
                 u8::from(params.prefer_busy_poll),
                 u64::from(params.busy_poll_usecs),
@@ -88,7 +88,8 @@ family! {
             name: "cpus_allowed",
             unit: KnobUnit::Cpus,
         } where {
-            // Kernel: 6.18, `kernel/sched/syscalls.c` `sched_setaffinity()`: EINVAL without a CPU.
+            // `sched_setaffinity()` returns EINVAL if the set has no CPU. Kernel: 6.18,
+            // `kernel/sched/syscalls.c`.
             irreversible(_, cpus) if cpus.is_empty() => "an empty set, which sched_setaffinity() rejects";
         },
 
@@ -109,7 +110,7 @@ family! {
 }
 
 impl ProcessKnob {
-    /// The object of the knob.
+    /// Returns the object to which the knob belongs.
     pub const fn object(&self) -> Object {
         match self {
             Self::Epoll(epoll, _) => Object::Epoll(*epoll),
@@ -120,7 +121,7 @@ impl ProcessKnob {
         }
     }
 
-    /// The value as policy files and output show it.
+    /// Formats the value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::Epoll(_, params) => params.to_string(),

@@ -71,7 +71,7 @@ family! {
 }
 
 impl RxQueueKnob {
-    /// The value as policy files and output show it.
+    /// Formats the value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::Coalescing(param, value) => param.of_device().value(*value),
@@ -82,7 +82,7 @@ impl RxQueueKnob {
 }
 
 impl TxQueueKnob {
-    /// The value as policy files and output show it.
+    /// Formats the value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::XpsCpus(cpus) => cpus_or_none(cpus),
@@ -113,14 +113,14 @@ macro_rules! of_queue {
             /// All values.
             pub const ALL: &'static [Self] = &[$(Self::$param,)+];
 
-            /// The device-wide value of the same name.
+            /// Returns the device-wide parameter of the same name.
             pub const fn of_device(self) -> CoalesceParam {
                 match self {
                     $(Self::$param => CoalesceParam::$param,)+
                 }
             }
 
-            /// The facts about the knob of one queue.
+            /// Returns the facts about the parameter as a knob of one queue.
             pub const fn facts(self) -> &'static Facts {
                 match self {
                     $(Self::$param => const { &Facts {
@@ -145,7 +145,7 @@ of_queue! {
 }
 
 impl QueueCoalesceParam {
-    /// The per-queue value of the same name; `None` if it exists only per device.
+    /// Returns the per-queue parameter of the same name; `None` if the parameter exists only per device.
     pub fn of_queue(param: CoalesceParam) -> Option<Self> {
         Self::ALL.iter().copied().find(|one| one.of_device() == param)
     }
@@ -155,7 +155,7 @@ impl QueueCoalesceParam {
         self.of_device().as_str()
     }
 
-    /// The facts of all values.
+    /// Returns the facts about all parameters.
     fn table() -> Vec<&'static Facts> {
         Self::ALL.iter().map(|param| param.facts()).collect()
     }
