@@ -1,7 +1,7 @@
 //! Netlink attributes: type, length and payload, independent of their meaning.
 //!
 //! The reader accepts any bytes: it returns values or [`Malformed`]. It never panics and never reads outside
-//! its slice.
+//! the slice.
 //!
 //! Kernel: 6.18, `include/uapi/linux/netlink.h` `struct nlattr`, `lib/nlattr.c`.
 
@@ -19,7 +19,7 @@ const NESTED: u16 = 1 << 15;
 /// The bits of an attribute's type that hold its number: `NLA_TYPE_MASK`.
 const NUMBER_MASK: u16 = 0x3fff;
 
-/// The error for bytes that do not have the promised format. Its text says what is wrong.
+/// The error for bytes that do not have the expected format. The text says what is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
@@ -31,20 +31,20 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// An iterator over attributes. It ends after the first malformed one.
+/// An iterator over attributes. It ends after the first malformed attribute.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attrs<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Attrs<'a> {
-    /// The attributes in these bytes.
+    /// Iterates over the attributes in these bytes.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// The attributes after a fixed header of this size. The kernel pads the header to the alignment of
-    /// attributes.
+    /// Iterates over the attributes after a fixed header of this size. The kernel pads the header to the
+    /// alignment of attributes.
     ///
     /// # Errors
     /// If the header is truncated.
@@ -55,7 +55,7 @@ impl<'a> Attrs<'a> {
         }
     }
 
-    /// The first attribute with this number.
+    /// Returns the first attribute with this number.
     ///
     /// # Errors
     /// If an attribute before it is malformed.
@@ -90,9 +90,9 @@ impl<'a> Iterator for Attrs<'a> {
 /// One attribute: its number and its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr<'a> {
-    /// The type number within its attribute set.
+    /// The attribute's number within its attribute set.
     pub number: u16,
-    /// The bytes of its value.
+    /// The bytes of the attribute's value.
     pub payload: &'a [u8],
 }
 
@@ -133,7 +133,7 @@ impl<'a> Attr<'a> {
         self.bytes().map(u32::from_be_bytes)
     }
 
-    /// Reads a `u32` at this offset of the payload.
+    /// Reads a `u32` at this offset in the payload.
     #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
     pub fn word_at(&self, at: usize) -> Result<u32, Malformed> {
         let word = self.payload.get(at..).and_then(<[u8]>::first_chunk);
@@ -169,7 +169,7 @@ impl<'a> Attr<'a> {
         }
     }
 
-    /// The bytes of a string, without the terminating NUL.
+    /// Returns the bytes of a string, without the terminating NUL.
     pub fn until_zero(&self) -> &'a [u8] {
         let end = self.payload.iter().position(|&b| b == 0).unwrap_or(self.payload.len());
         &self.payload[..end]
@@ -178,7 +178,7 @@ impl<'a> Attr<'a> {
     /// Reads a string, without the terminating NUL.
     ///
     /// # Errors
-    /// If it is not UTF-8. The kernel's own strings are ASCII, but device names need not be.
+    /// If the string is not UTF-8. The kernel's own strings are ASCII, but device names need not be.
     pub fn text(&self) -> Result<&'a str, Malformed> {
         std::str::from_utf8(self.until_zero()).map_err(|_| Malformed("a string is not UTF-8"))
     }
@@ -189,7 +189,7 @@ impl<'a> Attr<'a> {
     }
 }
 
-/// A buffer to write attributes to, after an optional fixed header.
+/// A buffer for writing attributes, after an optional fixed header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttrBuf {
     bytes: Vec<u8>,
@@ -203,18 +203,18 @@ impl AttrBuf {
         Self { bytes: Vec::new(), overflowed: false }
     }
 
-    /// An empty buffer with this capacity.
+    /// Creates an empty buffer with this capacity.
     pub fn with_room(bytes: usize) -> Self {
         Self { bytes: Vec::with_capacity(bytes), overflowed: false }
     }
 
-    /// An empty buffer that reuses the memory of a vector.
+    /// Creates an empty buffer that reuses the memory of a vector.
     pub fn on(mut memory: Vec<u8>) -> Self {
         memory.clear();
         Self { bytes: memory, overflowed: false }
     }
 
-    /// A buffer that starts with a fixed header, such as a `struct ifinfomsg`.
+    /// Creates a buffer that starts with a fixed header, such as a `struct ifinfomsg`.
     pub fn after(header: &[u8]) -> Self {
         let mut buf = Self::new();
         buf.raw(header);
@@ -232,14 +232,14 @@ impl AttrBuf {
         &self.bytes
     }
 
-    /// Writes bytes that are not an attribute: a fixed header, at the beginning or in a nest
+    /// Writes bytes that are not an attribute: a fixed header, at the beginning or in a nested attribute
     /// (`VETH_INFO_PEER`).
     pub fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(bytes);
         self.pad()
     }
 
-    /// Writes an attribute with these bytes. More than 65 531 bytes are an overflow
+    /// Writes an attribute with these bytes. More than 65 531 bytes overflow the length field
     /// ([`AttrBuf::overflowed`]).
     pub fn bytes(&mut self, number: u16, payload: &[u8]) -> &mut Self {
         let header = self.header(HEADER_BYTES + payload.len(), number);
@@ -311,14 +311,15 @@ impl AttrBuf {
     }
 
     /// Writes nested attributes without `NLA_F_NESTED`. Older interfaces do not require the flag, and
-    /// iproute2 still omits it for most of traffic control.
+    /// iproute2 still omits it in most of traffic control.
     pub fn unmarked(&mut self, number: u16, write: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.begin(number);
         write(self);
         self.end(start)
     }
 
-    /// Writes a whole message: a header, whose length is filled in, and the attributes that `write` adds.
+    /// Writes a whole message: a header, whose length is filled in afterwards, and the attributes that
+    /// `write` adds.
     ///
     /// Kernel: `include/uapi/linux/netlink.h` `struct nlmsghdr`. The kernel fills in the sender's port.
     ///
@@ -344,7 +345,7 @@ impl AttrBuf {
         self
     }
 
-    /// Clears the buffer and keeps the memory.
+    /// Clears the buffer and keeps its memory.
     pub fn clear(&mut self) {
         self.overflowed = false;
         self.bytes.clear();
@@ -362,7 +363,7 @@ impl AttrBuf {
 
     fn begin(&mut self, number: u16) -> usize {
         let start = self.bytes.len();
-        // `end` fills in the length.
+        // `end` fills in the length, which is 0 until then.
         let header = self.header(0, number);
         self.bytes.extend_from_slice(&header);
         start
@@ -374,7 +375,7 @@ impl AttrBuf {
         self.pad()
     }
 
-    /// The header of an attribute. `length` includes the header.
+    /// Builds the header of an attribute. `length` includes the header.
     fn header(&mut self, length: usize, number: u16) -> [u8; HEADER_BYTES] {
         let length = u16::try_from(length).unwrap_or_else(|_| {
             self.overflowed = true;
@@ -393,7 +394,7 @@ impl AttrBuf {
     }
 }
 
-/// The number of the attribute at this offset; `None` beyond the end.
+/// Returns the number of the attribute at this offset; `None` beyond the end.
 pub fn number_at(bytes: &[u8], offset: usize) -> Option<u16> {
     let header = bytes.get(offset..)?.first_chunk::<HEADER_BYTES>()?;
     Some(u16::from_ne_bytes([header[2], header[3]]) & NUMBER_MASK)
@@ -404,7 +405,8 @@ pub const fn padded(length: usize) -> usize {
     length.next_multiple_of(ALIGNMENT)
 }
 
-/// Keeps only the last of items with the same key, because the kernel uses the last of repeated attributes.
+/// Keeps only the last of several items with the same key, because the kernel uses the last of repeated
+/// attributes.
 ///
 /// Kernel: 6.18, `lib/nlattr.c` `__nla_validate_parse()`.
 pub fn last_of_each<T, K: PartialEq>(parts: &mut Vec<T>, key: impl Fn(&T) -> K) {

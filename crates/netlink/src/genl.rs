@@ -31,16 +31,18 @@ mod attribute {
     pub(super) const GROUPS: u16 = 7;
     pub(super) const POLICY: u16 = 8;
     pub(super) const OP: u16 = 10;
-    /// In an operation: `CTRL_ATTR_OP_ID`.
+    /// The id of an operation, `CTRL_ATTR_OP_ID`, nested in an operation.
     pub(super) const OP_ID: u16 = 1;
-    /// In a multicast group: `CTRL_ATTR_MCAST_GRP_NAME`, `CTRL_ATTR_MCAST_GRP_ID`.
+    /// The name and the id of a multicast group, `CTRL_ATTR_MCAST_GRP_NAME` and `CTRL_ATTR_MCAST_GRP_ID`,
+    /// nested in a group.
     pub(super) const GROUP_NAME: u16 = 1;
     pub(super) const GROUP_ID: u16 = 2;
-    /// In an attribute's policy: `NL_POLICY_TYPE_ATTR_MAX_VALUE_U`.
+    /// The maximum value of an attribute, `NL_POLICY_TYPE_ATTR_MAX_VALUE_U`, nested in the attribute's
+    /// policy.
     pub(super) const POLICY_MAX_VALUE_U: u16 = 5;
 }
 
-/// A family of the running kernel.
+/// A generic netlink family of the running kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GenlFamily {
     name: String,
@@ -85,8 +87,8 @@ impl GenlFamily {
             let attr = attr?;
             match attr.number {
                 attribute::FAMILY_ID => family.id = attr.u16()?,
-                // The header of a request has one byte for the version, and no family has ever had a larger
-                // version.
+                // Saturate a larger version: the header of a request has one byte for the version, and no
+                // family has ever had a version that exceeds it.
                 attribute::VERSION => family.version = attr.u32()?.try_into().unwrap_or(u8::MAX),
                 attribute::GROUPS => {
                     for group in attr.nested() {
@@ -111,12 +113,12 @@ impl GenlFamily {
         if family.id == 0 { Err(Malformed("a generic netlink family without an id")) } else { Ok(family) }
     }
 
-    /// The message type of the family's requests.
+    /// Returns the message type of the family's requests.
     pub const fn id(&self) -> u16 {
         self.id
     }
 
-    /// The id of a multicast group of the family, if the kernel has it.
+    /// Returns the id of a multicast group of the family, if the kernel has the group.
     pub fn group(&self, name: &str) -> Option<u32> {
         self.groups.get(name).copied()
     }
@@ -138,13 +140,13 @@ impl GenlFamily {
         Err(KernelError::absent(format!("{} {name}", self.name), needs, Some(since)))
     }
 
-    /// The body of a request for this command, without attributes.
+    /// Returns the body of a request for this command, without attributes.
     pub fn body(&self, command: u8) -> AttrBuf {
         AttrBuf::after(&[command, self.version, 0, 0])
     }
 
-    /// The attributes that the kernel accepts in requests for this command: the number of each, and its
-    /// largest value if the kernel states one. Needs Linux 5.7.
+    /// Returns the attributes that the kernel accepts in requests for this command: the number of each, and
+    /// its largest value if the kernel reports one. Needs Linux 5.7.
     ///
     /// # Errors
     /// If the kernel is older, or does not have the command.
@@ -174,7 +176,7 @@ impl GenlFamily {
     }
 }
 
-/// The attributes of a reply, after its `struct genlmsghdr`.
+/// Iterates over the attributes of a reply, after its `struct genlmsghdr`.
 ///
 /// # Errors
 /// If the header is truncated.

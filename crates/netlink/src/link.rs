@@ -1,4 +1,4 @@
-//! rt-link: reading devices and setting their packet sizes.
+//! Reads devices and sets their packet sizes, with rt-link messages.
 //!
 //! Kernel: 6.18, `include/uapi/linux/if_link.h`, `net/core/rtnetlink.c` `rtnl_fill_ifinfo()`.
 
@@ -32,10 +32,10 @@ const NSID: u16 = 1;
 /// The size of `struct ifinfomsg`.
 const HEADER_BYTES: usize = 16;
 
-/// `IFNAMSIZ`: longer names are alternative names.
+/// `IFNAMSIZ`: a longer name is an alternative name.
 const NAME_BYTES: usize = 16;
 
-/// The longest alternative name: `ALTIFNAMSIZ` without the terminating NUL.
+/// The maximum length of an alternative name: `ALTIFNAMSIZ` without the terminating NUL.
 const ALT_NAME_BYTES_MAX: usize = 127;
 
 /// `IFF_UP`: the device is administratively up.
@@ -65,43 +65,44 @@ mod attribute {
     pub(super) const INFO_KIND: u16 = 1;
     /// In `LINKINFO`: `IFLA_INFO_DATA`.
     pub(super) const INFO_DATA: u16 = 2;
-    /// In `INFO_DATA` of a vxlan: `IFLA_VXLAN_LINK`.
+    /// `IFLA_VXLAN_LINK`, in `INFO_DATA` of a vxlan.
     pub(super) const VXLAN_LINK: u16 = 3;
-    /// In `INFO_DATA` of a vxlan: `IFLA_VXLAN_GROUP` and `IFLA_VXLAN_GROUP6`.
+    /// `IFLA_VXLAN_GROUP` and `IFLA_VXLAN_GROUP6`, in `INFO_DATA` of a vxlan.
     pub(super) const VXLAN_GROUPS: [u16; 2] = [2, 16];
-    /// In `INFO_DATA` of a geneve: `IFLA_GENEVE_REMOTE` and `IFLA_GENEVE_REMOTE6`.
+    /// `IFLA_GENEVE_REMOTE` and `IFLA_GENEVE_REMOTE6`, in `INFO_DATA` of a geneve.
     pub(super) const GENEVE_REMOTES: [u16; 2] = [2, 7];
     /// In `XDP`: `IFLA_XDP_ATTACHED`.
     pub(super) const XDP_ATTACHED: u16 = 2;
-    /// In `EXT_MASK`: omit counters. Since 4.4; older kernels ignore it.
+    /// The bit of `EXT_MASK` that asks the kernel to omit counters. Since 4.4; older kernels ignore it.
     pub(super) const SKIP_STATS: u32 = 1 << 3;
 }
 
-/// A device in `RTM_NEWLINK`.
+/// A device, as `RTM_NEWLINK` describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawLink<'a> {
     /// The index.
     pub ifindex: u32,
     /// `IFF_*`.
     pub flags: u32,
-    /// The name: any bytes except white space, `/` and `:`. Kernel: `net/core/dev.c` `dev_valid_name()`.
+    /// The name, which may contain any bytes except white space, `/` and `:`. Kernel: `net/core/dev.c`
+    /// `dev_valid_name()`.
     pub name: &'a [u8],
     /// The kind of a virtual device (`IFLA_INFO_KIND`).
     pub kind: Option<&'a str>,
     /// The largest packet, in bytes.
     pub mtu: u32,
-    /// The peer of a veth, or the lower device of a stacked one (`IFLA_LINK`).
+    /// The index of the peer of a veth, or of the lower device of a stacked one (`IFLA_LINK`).
     pub link: Option<u32>,
     /// The remote unicast address of a tunnel that has no lower device.
     pub remote: Option<IpAddr>,
     /// The link-layer address, if it has six bytes (`IFLA_ADDRESS`).
     pub mac: Option<[u8; 6]>,
-    /// The index of its master, such as a bridge (`IFLA_MASTER`).
+    /// The index of the device's master, such as a bridge (`IFLA_MASTER`).
     pub master: Option<u32>,
-    /// The namespace of `link`, if it is in another one. This is the id that the observed namespace assigned
-    /// to the other one.
+    /// The namespace of `link`, if it is not the device's own: the id that the observed namespace assigned to
+    /// that namespace.
     pub link_netnsid: Option<i32>,
-    /// `XDP_ATTACHED_*`; 0 for none.
+    /// How an XDP program is attached (`XDP_ATTACHED_*`); 0 if none is.
     pub xdp_attached: u8,
     /// Maximum packet sizes (`IFLA_GSO_MAX_SIZE` and others).
     pub packet_sizes: PacketSizes,
@@ -152,8 +153,9 @@ impl<'a> RawLink<'a> {
         Ok(raw)
     }
 
-    /// Reads the underlay of a vxlan or geneve; neither driver implements `ndo_get_iflink`. Kernel: 6.18,
-    /// `drivers/net/vxlan/vxlan_core.c` `vxlan_fill_info()`, `drivers/net/geneve.c` `geneve_fill_info()`.
+    /// Reads the underlay of a vxlan or geneve, because neither driver implements `ndo_get_iflink`. Kernel:
+    /// 6.18, `drivers/net/vxlan/vxlan_core.c` `vxlan_fill_info()`, `drivers/net/geneve.c`
+    /// `geneve_fill_info()`.
     fn read_tunnel(&mut self, data: Attr<'_>) -> Result<(), Malformed> {
         let remotes = match self.kind {
             Some("vxlan") => attribute::VXLAN_GROUPS,
@@ -177,8 +179,8 @@ impl<'a> RawLink<'a> {
         Ok(())
     }
 
-    /// The link-layer address and kind, by which the device is recognised from another namespace. `None` if
-    /// it has no address, like the loopback device.
+    /// Returns the link-layer address and kind, by which the device is recognised from another namespace.
+    /// `None` if the device has no address, like the loopback device.
     fn identity(&self) -> Option<String> {
         let mac = self.mac.filter(|mac| *mac != [0; 6])?;
         let bytes: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -221,7 +223,7 @@ impl Links {
             .dump("rt-link getlink", GET_LINK, &body, |object| RawLink::parse(object).map(|l| Some(read(l))))
     }
 
-    /// The current name of a device.
+    /// Returns the current name of a device.
     ///
     /// # Errors
     /// ENODEV if there is no such device.
@@ -233,10 +235,10 @@ impl Links {
         })
     }
 
-    /// The index of the device with this name or alternative name.
+    /// Returns the index of the device with this name or alternative name.
     ///
     /// # Errors
-    /// ENODEV if there is none.
+    /// ENODEV if there is no such device.
     pub fn index(&mut self, name: &str) -> Result<IfIndex, KernelError> {
         if name.len() > ALT_NAME_BYTES_MAX {
             let begin: String = name.chars().take(NAME_BYTES).collect();
@@ -259,7 +261,7 @@ impl Links {
         self.socket.get("rt-link getlink", GET_LINK, &body, read)
     }
 
-    /// The maximum packet sizes of a device.
+    /// Returns the maximum packet sizes of a device.
     ///
     /// # Errors
     /// ENODEV if there is no such device.
@@ -291,7 +293,7 @@ impl Links {
             sizes.extend(other.and_then(|other| Some((other, now.of(other)?))));
         }
         let mut body = Self::question(ifindex.0);
-        // The kernel applies them in a fixed order, IPv4 last.
+        // The kernel applies the limits in a fixed order, those for IPv4 last.
         for (size, bytes) in sizes {
             let attribute = match size {
                 PacketSize::Gso => attribute::GSO_MAX_SIZE,
@@ -305,13 +307,13 @@ impl Links {
         written.map_err(|error| error.needing("CAP_NET_ADMIN"))
     }
 
-    /// The namespace's cookie, which is unique until the next boot; `None` on kernels before 5.14.
+    /// Returns the namespace's cookie, which is unique until the next boot; `None` on kernels before 5.14.
     pub fn netns_cookie(&self) -> Option<u64> {
         self.socket.netns_cookie()
     }
 
-    /// The peer of a device, if the peer is in another namespace: its index there, and the id that this
-    /// namespace assigned to the other one. `None` if there is no such peer.
+    /// Returns the peer of a device if the peer is in another namespace: the peer's index in that namespace,
+    /// and the id that this namespace assigned to that namespace. `None` if there is no such peer.
     ///
     /// # Errors
     /// ENODEV if there is no such device.
@@ -324,8 +326,8 @@ impl Links {
         self.socket.get("rt-link getlink", GET_LINK, &body, read)
     }
 
-    /// A device's link-layer address and, if it is virtual, its kind, as one text; `None` if it has no
-    /// address.
+    /// Returns a device's link-layer address and, if the device is virtual, its kind, as one text; `None` if
+    /// the device has no address.
     ///
     /// # Errors
     /// ENODEV if there is no such device.
@@ -334,8 +336,8 @@ impl Links {
         self.socket.get("rt-link getlink", GET_LINK, &body, |object| Ok(RawLink::parse(object)?.identity()))
     }
 
-    /// The ids that this namespace has assigned to other namespaces. The kernel assigns an id when a device
-    /// moves to a namespace that has none.
+    /// Returns the ids that this namespace has assigned to other namespaces. The kernel assigns an id when a
+    /// device moves to a namespace that has no id yet.
     ///
     /// Kernel: 6.18, `net/core/dev.c` `__dev_change_net_namespace()`.
     ///
@@ -349,7 +351,7 @@ impl Links {
         })
     }
 
-    /// The names and [identities](Links::identity) of all devices in the namespace with this id.
+    /// Returns the names and [identities](Links::identity) of all devices in the namespace with this id.
     ///
     /// # Errors
     /// The kernel's error: EACCES without permission in that namespace, EINVAL before 5.0.
@@ -364,7 +366,7 @@ impl Links {
         })
     }
 
-    /// The id that this namespace assigned to `netns`; negative if there is none.
+    /// Returns the id that this namespace assigned to `netns`; negative if there is none.
     ///
     /// # Errors
     /// The kernel's error.

@@ -23,21 +23,21 @@ const FAMILY_TYPE_MIN: u16 = 0x10;
 pub mod flag {
     /// Request message.
     pub const REQUEST: u16 = 0x1;
-    /// Part of a multi-message reply, which ends with `NLMSG_DONE`.
+    /// The message is part of a multi-message reply, which ends with `NLMSG_DONE`.
     pub const MULTI: u16 = 0x2;
     /// Request an acknowledgement.
     pub const ACK: u16 = 0x4;
-    /// Request the created object, in the format of a notification.
+    /// Requests that the kernel return the created object, in the format of a notification.
     pub const ECHO: u16 = 0x8;
     /// The dumped objects changed during the dump.
     pub const DUMP_INTR: u16 = 0x10;
-    /// Request all objects: `NLM_F_ROOT | NLM_F_MATCH`.
+    /// Requests all objects: `NLM_F_ROOT | NLM_F_MATCH`.
     pub const DUMP: u16 = 0x300;
-    /// Fail if the object exists.
+    /// Makes the request fail if the object exists.
     pub const EXCL: u16 = 0x200;
-    /// Create the object if it does not exist.
+    /// Creates the object if it does not exist.
     pub const CREATE: u16 = 0x400;
-    /// In a reply: only the header of the request is echoed.
+    /// In a reply: the kernel echoes only the header of the request.
     pub const CAPPED: u16 = 0x100;
     /// In a reply: extended-ack attributes follow.
     pub const ACK_TLVS: u16 = 0x200;
@@ -56,7 +56,7 @@ mod extack {
 /// A received message: header fields and body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// The message type: that of a family, or of a control message.
+    /// The message type: that of a family, or that of a control message.
     pub kind: u16,
     /// Bits of [`flag`].
     pub flags: u16,
@@ -66,16 +66,16 @@ pub struct Message<'a> {
     pub body: &'a [u8],
 }
 
-/// The meaning of a message for the requester.
+/// What a message tells the sender of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetlinkReply<'a> {
     /// An object.
     Object(&'a [u8]),
-    /// The request succeeded. For a dump, this is its last message.
+    /// The request succeeded. For a dump, this is the last message.
     Done,
     /// The request failed.
     Refused(KernelRefusal),
-    /// A control message that is irrelevant here.
+    /// A control message that needs no handling.
     Nothing,
 }
 
@@ -84,7 +84,7 @@ pub enum NetlinkReply<'a> {
 pub struct KernelRefusal {
     /// The error code.
     pub errno: Errno,
-    /// The message (`NLMSGERR_ATTR_MSG`), verbatim.
+    /// The kernel's message (`NLMSGERR_ATTR_MSG`), verbatim.
     pub message: Option<String>,
     /// The offset of the offending attribute in the request (`NLMSGERR_ATTR_OFFS`).
     pub offset: Option<u32>,
@@ -93,24 +93,24 @@ pub struct KernelRefusal {
 }
 
 impl KernelRefusal {
-    /// Whether the kernel reports that the object of the request does not exist.
+    /// Whether the kernel's error means that the object of the request does not exist.
     pub const fn is_absent(&self) -> bool {
         sys::error::is_absent(self.errno)
     }
 
-    /// Whether the kernel knows no such object, or lacks the module for its kind.
+    /// Whether the kernel's error means that it knows no such object, or lacks the module for its kind.
     pub fn is_unknown(&self) -> bool {
         self.errno == Errno::NOENT
     }
 
-    /// Whether the object to create already exists.
+    /// Whether the object that the request creates already exists.
     pub fn is_there_already(&self) -> bool {
         self.errno == Errno::EXIST
     }
 }
 
 impl<'a> Message<'a> {
-    /// The meaning of the message for the requester.
+    /// Returns what the message tells the sender of the request.
     ///
     /// # Errors
     /// If a control message does not have the format of its type.
@@ -119,7 +119,7 @@ impl<'a> Message<'a> {
             ERROR => {
                 let (number, rest) = error_number(self.body)?;
                 let Some(errno) = number else { return Ok(NetlinkReply::Done) };
-                // After the code comes an echo of the request: all of it, or only its header.
+                // After the error code, the kernel echoes the request: the whole request, or only its header.
                 let echo = match self.flags & flag::CAPPED {
                     0 => Messages::new(rest).first_length()?,
                     _ => HEADER_BYTES,
@@ -158,7 +158,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The error code at the start of a reply; `None` for an acknowledgement.
+/// Returns the error code at the start of a reply (`None` for an acknowledgement), and the bytes after it.
 fn error_number(body: &[u8]) -> Result<(Option<Errno>, &[u8]), Malformed> {
     let (number, rest) = body.split_first_chunk::<4>().ok_or(Malformed("a reply without an error number"))?;
     match i32::from_ne_bytes(*number) {
@@ -168,14 +168,14 @@ fn error_number(body: &[u8]) -> Result<(Option<Errno>, &[u8]), Malformed> {
     }
 }
 
-/// An iterator over the messages of a datagram. It ends after the first malformed one.
+/// An iterator over the messages of a datagram. It ends after the first malformed message.
 #[derive(Clone, Copy, Debug)]
 pub struct Messages<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Messages<'a> {
-    /// The messages in these bytes.
+    /// Iterates over the messages in these bytes.
     pub const fn new(datagram: &'a [u8]) -> Self {
         Self { rest: datagram }
     }
@@ -207,7 +207,7 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// The bytes of a request: a header and this body. The kernel fills in our port.
+/// Returns the bytes of a request: a header and this body. The kernel fills in our port.
 pub fn request(kind: u16, flags: u16, sequence: u32, body: &AttrBuf) -> Vec<u8> {
     let body = body.as_bytes();
     let length = HEADER_BYTES + body.len();
@@ -245,7 +245,7 @@ mod test {
         }
     }
 
-    /// A reply as `netlink_ack()` builds it with `NETLINK_CAP_ACK` and `NETLINK_EXT_ACK`.
+    /// Builds a reply as `netlink_ack()` does with `NETLINK_CAP_ACK` and `NETLINK_EXT_ACK`.
     fn answer(errno: i32, flags: u16, extack: &AttrBuf) -> Vec<u8> {
         let mut body = AttrBuf::new();
         body.raw(&errno.to_ne_bytes())

@@ -65,12 +65,12 @@ pub enum QueueType {
 /// A queue of a virtual device that uses a leased queue of a NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawLease {
-    /// The virtual device, in its own namespace.
+    /// The index of the virtual device in its own namespace.
     pub ifindex: u32,
-    /// The queue's index on that device.
+    /// The queue's index on the virtual device.
     pub queue: u32,
-    /// The id that the socket's namespace assigned to the virtual device's namespace; `None` if both are the
-    /// same.
+    /// The id that the namespace of the netlink socket assigned to the virtual device's namespace; `None` if
+    /// both are the same.
     pub netns_id: Option<i32>,
 }
 
@@ -94,19 +94,19 @@ impl RawLease {
     }
 }
 
-/// The holder of a queue, as reported by `queue-get`; all `None` and false for an ordinary queue.
+/// The holder of a queue, as `queue-get` reports it; all fields are `None` or false for an ordinary queue.
 ///
 /// Kernel: 7.3, `net/core/netdev-genl.c` `netdev_nl_queue_fill_one()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawHolders {
-    /// The dmabuf binding that receives packets (since 6.12).
+    /// The id of the dmabuf binding into which the queue receives packets (since 6.12).
     pub dmabuf: Option<u32>,
-    /// `Some` if an io_uring's memory receives packets (since 6.15). The inner value is the size of its
-    /// buffers in bytes, if the kernel reports the size.
+    /// `Some` if the queue receives packets into an io_uring's memory (since 6.15). The inner value is the
+    /// size of the io_uring's buffers in bytes, if the kernel reports the size.
     pub io_uring: Option<Option<u64>>,
     /// Whether an AF_XDP socket is bound to the queue (since 6.15).
     pub xsk: bool,
-    /// The queue of a virtual device to which this queue is leased (since 7.1).
+    /// The queue of a virtual device to which the NIC's queue is leased (since 7.1).
     pub lease: Option<RawLease>,
 }
 
@@ -124,7 +124,7 @@ pub struct RawQueue {
     pub ifindex: u32,
     /// The queue's index.
     pub id: u32,
-    /// The type; `None` if it is unknown.
+    /// The direction of the queue; `None` if it is unknown.
     pub kind: Option<QueueType>,
     /// The NAPI that serves the queue, if the driver reports one.
     pub napi_id: Option<u32>,
@@ -175,7 +175,7 @@ pub struct RawNapi {
     pub irq: Option<u32>,
     /// The pid of the kernel thread that polls the NAPI.
     pub pid: Option<u32>,
-    /// The number of empty polls before its interrupt is re-armed (since 6.13).
+    /// The number of empty polls before the NAPI's interrupt is re-armed (since 6.13).
     pub defer_hard_irqs: Option<u32>,
     /// See [`NapiKnob::GroFlushTimeout`]; in nanoseconds (since 6.13).
     pub gro_flush_timeout: Option<u64>,
@@ -226,13 +226,13 @@ fn knob(attribute: u16) -> Option<&'static str> {
 /// A failed `napi-set`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NapiRefused {
-    /// The setting that the kernel rejected; `None` if the kernel does not report it.
+    /// The setting that the kernel rejected; `None` if the kernel does not report which.
     pub knob: Option<&'static str>,
     /// The cause.
     pub cause: Cause,
 }
 
-/// The settings to change on one NAPI by one `napi-set`; `None` keeps a setting.
+/// The settings of one NAPI that one `napi-set` changes; `None` keeps a setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NapiChange {
     /// See [`model::NapiKnob::DeferHardIrqs`].
@@ -246,7 +246,7 @@ pub struct NapiChange {
 }
 
 impl NapiChange {
-    /// Adds the value of this knob.
+    /// Adds the value of this knob to the change.
     pub const fn set(&mut self, knob: &NapiKnob) {
         match knob {
             NapiKnob::DeferHardIrqs(polls) => self.defer_hard_irqs = Some(*polls),
@@ -276,15 +276,15 @@ impl NapiChange {
 /// The attributes that the running kernel's `napi-set` accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NapiSetTakes {
-    /// Whether it accepts `irq-suspend-timeout`.
+    /// Whether `napi-set` accepts `irq-suspend-timeout`.
     pub irq_suspend: bool,
-    /// Whether it accepts `threaded`.
+    /// Whether `napi-set` accepts `threaded`.
     pub threaded: bool,
-    /// Whether it accepts the value `busy-poll` for `threaded`.
+    /// Whether `napi-set` accepts the value `busy-poll` for `threaded`.
     pub threaded_busy: bool,
 }
 
-/// The `netdev` family in one namespace.
+/// A socket for the `netdev` family in one namespace.
 #[derive(Debug)]
 pub struct Netdev {
     socket: NetlinkSocket,
@@ -302,12 +302,12 @@ impl Netdev {
         Ok(Self { socket, family })
     }
 
-    /// Whether the kernel has `napi-set`, which writes settings per NAPI.
+    /// Whether the kernel has `napi-set`, which writes settings of a single NAPI.
     pub fn has_napi_set(&self) -> bool {
         self.family.has(command::NAPI_SET)
     }
 
-    /// The attributes that `napi-set` accepts beyond those of its first version.
+    /// Returns the attributes that `napi-set` accepts in addition to those of its first version.
     ///
     /// # Errors
     /// If the kernel does not report them.
@@ -433,7 +433,7 @@ mod test {
         assert_eq!(RawNapi::parse(&VETH), Ok(expected));
     }
 
-    /// A reply for a receive queue with additional attributes.
+    /// Parses a reply for a receive queue that has the additional attributes, and returns the holders.
     fn queue_with(more: impl FnOnce(&mut AttrBuf)) -> RawHolders {
         let mut object = AttrBuf::after(&[command::QUEUE_GET, 1, 0, 0]);
         object.u32(queue::ID, 1).u32(queue::TYPE, 0).u32(queue::IFINDEX, 3);
@@ -446,7 +446,7 @@ mod test {
         assert!(queue_with(|_| {}).is_none());
         assert!(queue_with(|object| _ = object.nested(queue::XSK, |_| {})).xsk);
         assert_eq!(queue_with(|object| _ = object.u32(queue::DMABUF, 7)).dmabuf, Some(7));
-        // Kernel 6.15 nests no attribute; later kernels nest the size of the buffers.
+        // Kernel 6.15 nests no attribute in `IO_URING`; later kernels nest the size of the buffers.
         assert_eq!(queue_with(|object| _ = object.nested(queue::IO_URING, |_| {})).io_uring, Some(None));
         let sized = queue_with(|object| {
             object.nested(queue::IO_URING, |nest| _ = nest.uint(io_uring::RX_BUF_LEN, 4096));

@@ -1,6 +1,6 @@
 //! Switches offloads of a device, with the `ethtool` family.
 //!
-//! This is only for the lab's own devices. The offloads of an operator's devices are settings:
+//! Only the lab uses this module, for its own devices. The offloads of an operator's devices are settings:
 //! [`model::NicKnob::Offload`].
 
 use model::IfIndex;

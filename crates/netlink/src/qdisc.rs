@@ -1,9 +1,10 @@
-//! Qdiscs: reading and setting them with rtnetlink.
+//! Reads and sets qdiscs with rtnetlink.
 //!
 //! A device's qdiscs can be recorded and restored only if this module knows all options of their kinds and
-//! nothing is attached to them. All others are [`Qdiscs::Other`].
+//! nothing is attached to them. All other configurations are [`Qdiscs::Other`].
 //!
-//! Kernel: 6.18, `include/uapi/linux/pkt_sched.h`, `net/sched/sch_api.c`, `sch_fq.c`, `sch_fq_codel.c`, `sch_fifo.c`.
+//! Kernel: 6.18, `include/uapi/linux/pkt_sched.h`, `net/sched/sch_api.c`, `sch_fq.c`, `sch_fq_codel.c`,
+//! `sch_fifo.c`.
 
 mod options;
 
@@ -19,7 +20,7 @@ use super::attr::{AttrBuf, Attrs, Malformed};
 use super::message::flag;
 use super::socket::{NetlinkProtocol, NetlinkSocket};
 
-/// `RTM_NEWQDISC`, `RTM_DELQDISC`, `RTM_GETQDISC`, `RTM_GETTFILTER`.
+/// The message types `RTM_NEWQDISC`, `RTM_DELQDISC`, `RTM_GETQDISC` and `RTM_GETTFILTER`.
 mod message {
     pub(super) const NEW: u16 = 36;
     pub(super) const DELETE: u16 = 37;
@@ -37,7 +38,7 @@ const ROOT: u32 = u32::MAX;
 /// `qdisc_alloc_handle()`.
 const CHOSEN: u16 = 0x8000;
 
-/// A qdisc in `RTM_NEWQDISC`.
+/// A qdisc, as `RTM_NEWQDISC` describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawQdisc {
     /// The device.
@@ -48,9 +49,10 @@ pub struct RawQdisc {
     pub parent: u32,
     /// The kind.
     pub kind: String,
-    /// The options (`TCA_OPTIONS`), in the format of its kind.
+    /// The options (`TCA_OPTIONS`), in the format of the qdisc's kind.
     pub options: Vec<u8>,
-    /// Whether the qdisc has something that is not supported here: a rate estimator, a size table, a shared block.
+    /// Whether the qdisc has attributes that are not supported here: a rate estimator, a size table, a shared
+    /// block.
     pub has_unsupported_attrs: bool,
 }
 
@@ -81,8 +83,8 @@ impl RawQdisc {
     }
 }
 
-/// Combines the qdiscs of one device; `None` if it has none, for example because it is down. `filtered`
-/// returns whether filters are attached to the qdisc with this handle.
+/// Combines the qdiscs of one device; `None` if the device has none, for example because it is down.
+/// `filtered` returns whether filters are attached to the qdisc with this handle.
 ///
 /// # Errors
 /// If an option is malformed, or `filtered` fails.
@@ -134,7 +136,8 @@ const fn major(handle: u32) -> u16 {
     u16::from_be_bytes([a, b])
 }
 
-/// Converts a qdisc; `None` if its kind is not known or it has something that is not supported.
+/// Converts a qdisc; `None` if its kind is unknown, or if it has options or attributes that are not
+/// supported.
 fn known<E: From<Malformed>>(
     raw: &RawQdisc,
     defaults: QdiscDefaults,
@@ -151,7 +154,7 @@ fn known<E: From<Malformed>>(
     Ok(Some(Qdisc { kind, handle: own_handle(raw.handle), options }))
 }
 
-/// The qdiscs of one namespace.
+/// A socket for the qdiscs of one namespace.
 #[derive(Debug)]
 pub struct Disciplines {
     socket: NetlinkSocket,
@@ -187,7 +190,8 @@ impl Disciplines {
         Ok(!filters.is_empty())
     }
 
-    /// The combined qdiscs of one device; `None` if it has none, for example because it is down.
+    /// Returns the combined qdiscs of one device; `None` if the device has none, for example because it is
+    /// down.
     ///
     /// # Errors
     /// The kernel's error.
@@ -211,7 +215,7 @@ impl Disciplines {
     /// Replaces the qdiscs of a device.
     ///
     /// # Errors
-    /// The kernel's error; by then, some qdiscs may already have been replaced.
+    /// The kernel's error. When it occurs, some qdiscs may already have been replaced.
     pub fn replace(
         &mut self,
         device: IfIndex,
@@ -245,7 +249,8 @@ impl Disciplines {
                 let root = root.ok_or_else(|| {
                     KernelError::malformed("rtnetlink newqdisc", "mq was acknowledged, but does not exist")
                 })?;
-                // A qdisc that is already as requested is left alone, so that it keeps its queued packets.
+                // A qdisc that already has the requested options is not replaced, so that it keeps its queued
+                // packets.
                 let there = match &now {
                     Some(Qdiscs::PerQueue { queues, .. }) if kept => queues.as_slice(),
                     _ => &[],
@@ -278,12 +283,12 @@ impl Disciplines {
     }
 }
 
-/// The used handles of a device's qdiscs.
+/// The handles that a device's qdiscs use.
 ///
 /// The kernel creates a qdisc only under an unused handle. If the request has no handle or a used one, the
-/// kernel changes the given options of an existing qdisc of the same kind and keeps its other options. So
-/// each qdisc gets a handle: by default, the highest free one in the range from which the kernel itself
-/// assigns handles.
+/// kernel changes the given options of an existing qdisc of the same kind and keeps that qdisc's other
+/// options. So each qdisc gets a handle: by default, the highest free one in the range from which the kernel
+/// itself assigns handles.
 ///
 /// Kernel: 6.18, `net/sched/sch_api.c` `__tc_modify_qdisc()`, `qdisc_alloc_handle()`.
 struct Handles(BTreeSet<u16>);
@@ -294,7 +299,8 @@ impl Handles {
         Self(own.map(|raw| major(raw.handle)).collect())
     }
 
-    /// Attaches a qdisc to a class or to the device, under `handle`, or under a free one if that is `None`.
+    /// Attaches a qdisc to a class or to the device, under `handle`, or under a free handle if that is
+    /// `None`.
     fn put(
         &mut self,
         disciplines: &mut Disciplines,
@@ -310,7 +316,7 @@ impl Handles {
         let taken = handle.is_some_and(|handle| self.0.contains(&handle));
         let any = (CHOSEN..=HIGHEST).rev().find(|handle| !self.0.contains(handle));
         let any = any.ok_or_else(|| KernelError::errno("rtnetlink newqdisc", Errno::NOSPC))?;
-        // A qdisc that uses the requested handle is first replaced under another handle.
+        // If a qdisc already uses the requested handle, it is first replaced under another handle.
         for own in if taken { [Some(any), handle] } else { [Some(handle.unwrap_or(any)), None] }
             .into_iter()
             .flatten()
@@ -324,7 +330,7 @@ impl Handles {
     }
 }
 
-/// `struct tcmsg`: family, padding, index, handle, parent, info.
+/// Builds a `struct tcmsg`: family, padding, index, handle, parent, info.
 fn header(ifindex: u32, handle: u32, parent: u32) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[4..8].copy_from_slice(&ifindex.to_ne_bytes());

@@ -1,8 +1,8 @@
 //! Finds the devices of the default routes, the device through which an address is reached, and the device
 //! that has an address.
 //!
-//! To find the default routes, it asks the kernel for the routes to addresses that no host has. A host may
-//! have millions of routes, which a dump would read.
+//! To find the default routes, this module asks the kernel for the routes to addresses that no host has. A
+//! dump would read all routes, and a host may have millions of them.
 //!
 //! Kernel: 6.18, `net/ipv4/route.c` `inet_rtm_getroute()`, `net/ipv6/route.c` `inet6_rtm_getroute()`;
 //! `include/uapi/linux/rtnetlink.h`. `RTM_F_FIB_MATCH` since 4.13 (IPv4) and 4.17 (IPv6).
@@ -22,7 +22,7 @@ const GET_ROUTE: u16 = 26;
 /// The size of `struct rtmsg`.
 const HEADER_BYTES: usize = 12;
 
-/// `RTM_F_FIB_MATCH`: reply with the matching table entry instead of the resolved route.
+/// `RTM_F_FIB_MATCH`: asks the kernel for the matching table entry instead of the resolved route.
 const FIB_MATCH: u32 = 0x2000;
 
 /// The size of `struct rtnexthop`.
@@ -31,8 +31,8 @@ const NEXT_HOP_BYTES: usize = 8;
 /// The maximum number of next hops that are read.
 const NEXT_HOPS_MAX: usize = 256;
 
-/// Addresses for documentation, which no host has: RFC 5737, RFC 3849. A host may have routes that drop
-/// packets to some of them, so several are tried.
+/// Addresses for documentation, which no host has: RFC 5737, RFC 3849. Several are tried, because a host may
+/// have routes that drop packets to some of them.
 const ADDRESSES: [&[u8]; 4] = [
     &[192, 0, 2, 1],
     &[198, 51, 100, 1],
@@ -40,7 +40,7 @@ const ADDRESSES: [&[u8]; 4] = [
     &[0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
 ];
 
-/// The routes of one namespace.
+/// A socket for the routes of one namespace.
 #[derive(Debug)]
 pub struct Routes {
     socket: NetlinkSocket,
@@ -55,7 +55,7 @@ impl Routes {
         Ok(Self { socket: NetlinkSocket::open_here(NetlinkProtocol::Route)? })
     }
 
-    /// The devices of the default routes, for IPv4 and IPv6.
+    /// Returns the devices of the default routes, for IPv4 and IPv6.
     ///
     /// # Errors
     /// If a reply is malformed, or the socket fails.
@@ -69,8 +69,8 @@ impl Routes {
         Ok(found)
     }
 
-    /// The device through which packets to this address leave; `None` if there is no route, or if the route
-    /// drops packets.
+    /// Returns the device through which packets to this address leave; `None` if there is no route, or if the
+    /// route drops packets.
     ///
     /// # Errors
     /// If a reply is malformed, or the socket fails.
@@ -83,7 +83,7 @@ impl Routes {
         Ok(there_may_be_none(asked)?.and_then(|devices| devices.first().copied()))
     }
 
-    /// The device that has this address; `None` if no device of the namespace has it.
+    /// Returns the device that has this address; `None` if no device of the namespace has it.
     ///
     /// # Errors
     /// If a reply is malformed, or the socket fails.
@@ -120,13 +120,13 @@ fn question(address: &[u8], flags: u32) -> AttrBuf {
     body
 }
 
-/// The devices of the route in a reply, if it is a default route.
+/// Returns the devices of the route in a reply, if it is a default route.
 fn default_route(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
     let header = object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is truncated"))?;
     if header[1] == 0 { devices_of(object) } else { Ok(Vec::new()) }
 }
 
-/// The device of the route in a reply, if it leads to an address of this host.
+/// Returns the device of the route in a reply, if it leads to an address of this host.
 fn local_route(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
     /// `RTN_LOCAL`, in `rtm_type`.
     const LOCAL: u8 = 2;
@@ -134,7 +134,7 @@ fn local_route(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
     if header[7] == LOCAL { devices_of(object) } else { Ok(Vec::new()) }
 }
 
-/// The devices of the route in a reply.
+/// Returns the devices of the route in a reply.
 fn devices_of(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
     const OIF: u16 = 4;
     const MULTIPATH: u16 = 9;
@@ -150,7 +150,7 @@ fn devices_of(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
     Ok(devices)
 }
 
-/// The devices of a list of `struct rtnexthop`, each followed by its attributes.
+/// Returns the devices in a list of `struct rtnexthop`, each of which is followed by its attributes.
 fn next_hops(mut rest: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
     let mut devices = Vec::new();
     while let Some(hop) = rest.first_chunk::<NEXT_HOP_BYTES>() {
@@ -194,7 +194,7 @@ mod test {
     fn every_next_hop_of_a_route_over_several_is_named() {
         let mut hops = Vec::new();
         for device in [3_u32, 5] {
-            // Each next hop is followed by an eight-byte gateway attribute.
+            // The attributes of each next hop are a gateway attribute of eight bytes.
             hops.extend_from_slice(&16_u16.to_ne_bytes());
             hops.extend_from_slice(&[0, 0]);
             hops.extend_from_slice(&device.to_ne_bytes());

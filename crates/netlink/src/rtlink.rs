@@ -42,7 +42,7 @@ mod link {
     pub(super) const INFO_KIND: u16 = 1;
     /// In `LINKINFO`: `IFLA_INFO_DATA`.
     pub(super) const INFO_DATA: u16 = 2;
-    /// In the data of a veth: `VETH_INFO_PEER`, a `struct ifinfomsg` with attributes.
+    /// `VETH_INFO_PEER`, in the data of a veth: a `struct ifinfomsg` with attributes.
     pub(super) const VETH_INFO_PEER: u16 = 1;
 }
 
@@ -61,7 +61,7 @@ mod route {
     pub(super) const FEATURES: u16 = 12;
 }
 
-/// One end of a veth pair to create.
+/// The properties of one end of a veth pair to create.
 #[derive(Clone, Copy, Debug)]
 pub struct VethEnd<'a> {
     /// The name.
@@ -71,7 +71,7 @@ pub struct VethEnd<'a> {
     pub queues: u32,
 }
 
-/// An rtnetlink socket in one namespace, for changes.
+/// An rtnetlink socket in one namespace, for changing devices, addresses and routes.
 #[derive(Debug)]
 pub struct RtLink {
     socket: NetlinkSocket,
@@ -86,7 +86,7 @@ impl RtLink {
         Ok(Self { socket: NetlinkSocket::open_here(NetlinkProtocol::Route)? })
     }
 
-    /// Creates a veth pair: one end in this namespace, the other in `peer_netns`. Both are down.
+    /// Creates a veth pair with one end in this namespace and the other in `peer_netns`. Both ends are down.
     ///
     /// # Errors
     /// The kernel's error; EEXIST if a device has one of the names.
@@ -122,12 +122,12 @@ impl RtLink {
         self.socket.request(&format!("device {device}: up"), NEW_LINK, 0, &body)
     }
 
-    /// Adds an address to a device; the kernel adds a route to its subnet.
+    /// Adds an address to a device; the kernel also adds a route to the address's subnet.
     ///
     /// # Errors
     /// The kernel's error; EEXIST if the device already has the address.
     pub fn add_address(&mut self, device: IfIndex, local: Ipv4Addr, prefix: u8) -> Result<(), KernelError> {
-        // struct ifaddrmsg: family, prefix length, flags, scope (0: universe), index.
+        // The fields of struct ifaddrmsg: family, prefix length, flags, scope (0: universe), index.
         let [a, b, c, d] = device.0.to_ne_bytes();
         let mut body = AttrBuf::after(&[INET, prefix, 0, 0, a, b, c, d]);
         body.bytes(address::LOCAL, &local.octets()).bytes(address::ADDRESS, &local.octets());
@@ -135,8 +135,8 @@ impl RtLink {
         self.socket.request(&what, NEW_ADDRESS, flag::CREATE | flag::EXCL, &body)
     }
 
-    /// Adds a route to a host. The route has the feature `tcp_usec_ts`, with which TCP connections to the host
-    /// use microsecond timestamps.
+    /// Adds a route to a host with the feature `tcp_usec_ts`, which makes TCP connections to the host use
+    /// microsecond timestamps.
     ///
     /// Kernel: 6.7, `include/uapi/linux/rtnetlink.h` `RTAX_FEATURE_TCP_USEC_TS`.
     ///
@@ -148,8 +148,8 @@ impl RtLink {
         host: Ipv4Addr,
     ) -> Result<(), KernelError> {
         const TCP_USEC_TS: u32 = 1 << 4;
-        // struct rtmsg: family, destination and source length, TOS, table (main), protocol (static), scope
-        // (link), type (unicast), flags.
+        // The fields of struct rtmsg: family, destination and source length, TOS, table (main), protocol
+        // (static), scope (link), type (unicast), flags.
         let mut body = AttrBuf::after(&[INET, 32, 0, 0, 254, 4, 253, 1, 0, 0, 0, 0]);
         body.bytes(route::DST, &host.octets()).u32(route::OIF, device.0);
         body.nested(route::METRICS, |metrics| {
@@ -160,7 +160,8 @@ impl RtLink {
     }
 }
 
-/// `struct ifinfomsg`: family, padding, hardware type, index, flags, and the mask of flags to change.
+/// Builds a `struct ifinfomsg`: family, padding, hardware type, index, flags, and the mask of flags to
+/// change.
 fn ifinfomsg(index: u32, flags: u32, change: u32) -> [u8; 16] {
     let mut header = [0; 16];
     header[4..8].copy_from_slice(&index.to_ne_bytes());

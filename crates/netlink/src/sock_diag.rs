@@ -1,4 +1,4 @@
-//! The TCP and UDP sockets of a namespace, by inode.
+//! Lists the TCP and UDP sockets of a namespace, by inode.
 //!
 //! Kernel: 6.18, `include/uapi/linux/inet_diag.h` `struct inet_diag_req_v2`, `struct inet_diag_msg`;
 //! `net/ipv4/inet_diag.c` `inet_diag_dump_icsk()`, `net/ipv4/udp_diag.c` `udp_dump()`.
@@ -12,12 +12,12 @@ use sys::netns::Netns;
 
 use super::{AttrBuf, Malformed, NetlinkProtocol, NetlinkSocket};
 
-/// The type of request and reply. Kernel: `include/uapi/linux/sock_diag.h` `SOCK_DIAG_BY_FAMILY`.
+/// The message type of requests and replies. Kernel: `include/uapi/linux/sock_diag.h` `SOCK_DIAG_BY_FAMILY`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 
 /// `TCP_ESTABLISHED`. Kernel: `include/net/tcp_states.h`.
 const TCP_ESTABLISHED: u8 = 1;
-/// `TCP_TIME_WAIT`. Sockets in this state belong to no process.
+/// The state `TCP_TIME_WAIT`. Sockets in this state belong to no process.
 const TCP_TIME_WAIT: u8 = 6;
 /// `TCP_LISTEN`.
 const TCP_LISTEN: u8 = 10;
@@ -30,13 +30,13 @@ const ANSWER_BYTES: usize = 72;
 /// A TCP or UDP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InetSocket {
-    /// The inode of its file.
+    /// The inode of the socket's file.
     pub inode: u64,
-    /// The kind and state.
+    /// The kind and state of the socket.
     pub state: SocketState,
-    /// The local address; `None` while it is not bound.
+    /// The local address; `None` while the socket is not bound.
     pub local: Option<SocketAddr>,
-    /// The remote address; `None` while it is not connected.
+    /// The remote address; `None` while the socket is not connected.
     pub remote: Option<SocketAddr>,
 }
 
@@ -47,7 +47,7 @@ impl InetSocket {
         self.served_port() == Some(port)
     }
 
-    /// The port at which new peers can reach the socket; `None` if they cannot.
+    /// Returns the port at which new peers can reach the socket; `None` if they cannot reach it.
     pub fn served_port(&self) -> Option<u16> {
         let open = match self.state {
             SocketState::TcpListen => true,
@@ -117,7 +117,8 @@ enum Transport {
     Udp,
 }
 
-/// `struct inet_diag_req_v2`: all sockets of a family and protocol except those in TIME-WAIT.
+/// Builds a `struct inet_diag_req_v2` that requests all sockets of a family and protocol, except those in
+/// TIME-WAIT.
 fn request(family: libc::c_int, transport: Transport) -> AttrBuf {
     const FAMILY: usize = 0;
     const PROTOCOL: usize = 1;
@@ -138,15 +139,16 @@ fn request(family: libc::c_int, transport: Transport) -> AttrBuf {
 pub struct RawInetDiag {
     /// `AF_INET` or `AF_INET6`.
     pub family: u8,
-    /// A TCP state; UDP uses ESTABLISHED and CLOSE.
+    /// The TCP state; UDP uses only ESTABLISHED and CLOSE.
     pub state: u8,
-    /// Source port, then destination port.
+    /// The source port, then the destination port.
     pub ports: [u16; 2],
-    /// Source address, then destination address, in network order; IPv4 uses the first four bytes.
+    /// The source address, then the destination address, in network byte order; IPv4 uses the first four
+    /// bytes.
     pub addresses: [[u8; 16]; 2],
-    /// The index of the device that the socket is bound to; 0 if there is none.
+    /// The index of the device to which the socket is bound; 0 if it is bound to none.
     pub ifindex: u32,
-    /// The inode of its file; 0 if it has none.
+    /// The inode of the socket's file; 0 if the socket has no file.
     pub inode: u32,
 }
 
@@ -154,7 +156,7 @@ impl RawInetDiag {
     /// Parses the structure at the start of a message body.
     ///
     /// # Errors
-    /// If there are too few bytes.
+    /// If the body has too few bytes.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         const SHORT: Malformed = Malformed("a struct inet_diag_msg is too short");
         let fixed: &[u8; ANSWER_BYTES] = bytes.first_chunk().ok_or(SHORT)?;
@@ -168,7 +170,7 @@ impl RawInetDiag {
         })
     }
 
-    /// The socket; `None` if it has no file.
+    /// Converts the structure to a socket; `None` if the socket has no file.
     fn meaning(self, transport: Transport) -> Option<InetSocket> {
         let state = match transport {
             Transport::Udp => SocketState::Udp,
@@ -182,7 +184,7 @@ impl RawInetDiag {
         })
     }
 
-    /// The address of one end; `None` if its port is 0.
+    /// Returns the address of one end of the socket; `None` if the port is 0.
     fn address(&self, end: usize) -> Option<SocketAddr> {
         let (port, bytes) = (self.ports[end], self.addresses[end]);
         if port == 0 {
@@ -204,7 +206,7 @@ impl RawInetDiag {
     }
 }
 
-/// `N` bytes from `offset`.
+/// Returns `N` bytes from `offset` on.
 fn part<const N: usize>(bytes: &[u8; ANSWER_BYTES], offset: usize) -> [u8; N] {
     std::array::from_fn(|index| bytes[offset + index])
 }

@@ -15,19 +15,19 @@ use sys::netns::Netns;
 use super::attr::{self, AttrBuf, Malformed};
 use super::message::{self, KernelRefusal, Messages, NetlinkReply, flag};
 
-/// How many times a dump is restarted if objects keep changing during it.
+/// The maximum number of times that a dump is restarted because objects change during it.
 pub const DUMP_RETRIES_MAX: usize = 16;
 
-/// The longest datagram, in bytes. Kernel: `net/netlink/af_netlink.c` `netlink_dump()` builds at most 32 KiB
-/// unless a single object needs more; none does unless virtual functions are requested.
+/// The maximum size of a datagram, in bytes. Kernel: `net/netlink/af_netlink.c` `netlink_dump()` builds at
+/// most 32 KiB unless a single object needs more, which happens only if virtual functions are requested.
 pub const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 
-/// The maximum number of datagrams in a reply. With 32 KiB each, these are 4 GiB, or some ten million traffic
+/// The maximum number of datagrams in a reply. With 32 KiB each, they hold 4 GiB, or some ten million traffic
 /// control rules.
 pub const DATAGRAMS_MAX: usize = 128 * 1024;
 
-/// The maximum number of datagrams in a dump whose objects are not kept ([`NetlinkSocket::dump_each`]). These
-/// are 32 GiB, enough for more traffic control rules than there are handles.
+/// The maximum number of datagrams in a dump whose objects are not kept ([`NetlinkSocket::dump_each`]). They
+/// hold 32 GiB, enough for more traffic control rules than there are handles.
 pub const STREAM_DATAGRAMS_MAX: usize = 1 << 20;
 
 /// The maximum number of signals, and of messages from other senders, that are skipped while waiting for a
@@ -35,25 +35,25 @@ pub const STREAM_DATAGRAMS_MAX: usize = 1 << 20;
 pub const DISTURBANCES_MAX: usize = 1024;
 
 /// How long to wait for a reply. The kernel processes a request during the system call that sends it, so a
-/// reply that has not arrived by then was lost.
+/// reply that has not arrived after this time was lost.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// The netlink protocol of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetlinkProtocol {
-    /// Devices, addresses, routes, qdiscs: `NETLINK_ROUTE`.
+    /// `NETLINK_ROUTE`: devices, addresses, routes, qdiscs.
     Route,
     /// Sockets: `NETLINK_SOCK_DIAG`.
     SockDiag,
-    /// Families that are resolved by name, such as `netdev` and `ethtool`: `NETLINK_GENERIC`.
+    /// `NETLINK_GENERIC`: families that are resolved by name, such as `netdev` and `ethtool`.
     Generic,
 }
 
 /// A piece of a dump whose objects are not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpPiece<'a> {
-    /// The dump starts. This piece comes again if the dump is restarted because objects changed; all earlier
-    /// pieces are then void.
+    /// The dump starts. If the dump is restarted because objects changed, this piece comes again, and all
+    /// earlier pieces are void.
     Begin,
     /// An object's body.
     Object(&'a [u8]),
@@ -96,7 +96,8 @@ impl RequestError {
     }
 }
 
-/// A netlink socket in one network namespace; it stays there even if its thread moves to another.
+/// A netlink socket in one network namespace. The socket stays in that namespace even if its thread moves to
+/// another.
 #[derive(Debug)]
 pub struct NetlinkSocket {
     socket: OwnedFd,
@@ -128,7 +129,7 @@ impl NetlinkSocket {
             .map_err(failed)?;
         bind(&socket, &SocketAddrNetlink::new(0, 0)).map_err(failed)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_WAIT)).map_err(failed)?;
-        // These options only improve replies, so errors are ignored: kernels before 4.20 lack some of them.
+        // Ignore errors: these options only improve replies, and kernels before 4.20 lack some of them.
         for switch in
             [sys::netlink::Switch::CapAck, sys::netlink::Switch::ExtAck, sys::netlink::Switch::StrictCheck]
         {
@@ -140,7 +141,7 @@ impl NetlinkSocket {
         Ok(Self { socket, sequence: 0, buffer: vec![0; DATAGRAM_BYTES_MAX] })
     }
 
-    /// The cookie of the socket's namespace; `None` on kernels before 5.14.
+    /// Returns the cookie of the socket's namespace; `None` on kernels before 5.14.
     pub fn netns_cookie(&self) -> Option<u64> {
         sys::sockopt::netns_cookie(&self.socket).ok()
     }
@@ -235,7 +236,7 @@ impl NetlinkSocket {
         undisturbed(&mut take, attempt).map_err(|failure| failure.about(what))
     }
 
-    /// Sends a request and reads the whole reply. Returns false if objects changed while it was sent.
+    /// Sends a request and reads the whole reply. Returns false if objects changed while the reply was sent.
     fn exchange(
         &mut self,
         datagrams: usize,
@@ -281,10 +282,11 @@ impl NetlinkSocket {
     }
 }
 
-/// A consumer of a dump.
+/// A function that consumes the pieces of a dump.
 type Take<'a> = dyn FnMut(DumpPiece<'_>) -> Result<(), Malformed> + 'a;
 
-/// Runs a dump, and restarts it if objects changed during it. `attempt` returns whether nothing changed.
+/// Runs a dump, and restarts it if objects changed during it. `attempt` runs it once and returns whether
+/// nothing changed.
 fn undisturbed(
     take: &mut Take<'_>,
     mut attempt: impl FnMut(&mut Take<'_>) -> Result<bool, RequestError>,
@@ -298,7 +300,7 @@ fn undisturbed(
     Err(RequestError::malformed(format!("interrupted by changes {DUMP_RETRIES_MAX} times in a row")))
 }
 
-/// A reply, read datagram by datagram.
+/// A reply that is read datagram by datagram.
 struct Answer<'a> {
     request: &'a [u8],
     sequence: u32,
@@ -311,9 +313,10 @@ impl<'a> Answer<'a> {
         Self { request, sequence, undisturbed: true, malformed: None }
     }
 
-    /// Adds a datagram. At the end of the reply, returns whether no object changed during it; before, `None`.
+    /// Adds a datagram to the reply. At the end of the reply, returns whether no object changed during it;
+    /// until then, returns `None`.
     ///
-    /// A malformed object is reported only at the end, so that the whole reply has been read.
+    /// A malformed object is reported only at the end, so that the whole reply has been read by then.
     fn add(
         &mut self,
         datagram: &[u8],

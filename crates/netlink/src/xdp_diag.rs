@@ -1,4 +1,4 @@
-//! The AF_XDP sockets of a namespace, and the queues that they are bound to.
+//! Lists the AF_XDP sockets of a namespace, and the queues to which they are bound.
 //!
 //! Kernel: 7.3, `include/uapi/linux/xdp_diag.h`, `net/xdp/xsk_diag.c` `xsk_diag_dump()`.
 
@@ -8,13 +8,13 @@ use sys::error::KernelError;
 use super::attr::{AttrBuf, Attrs, Malformed};
 use super::socket::{NetlinkProtocol, NetlinkSocket};
 
-/// The type of request and reply. Kernel: `include/uapi/linux/sock_diag.h` `SOCK_DIAG_BY_FAMILY`.
+/// The message type of requests and replies. Kernel: `include/uapi/linux/sock_diag.h` `SOCK_DIAG_BY_FAMILY`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 
 /// Kernel: `include/linux/socket.h` `AF_XDP`.
 const AF_XDP: u8 = 44;
 
-/// The requested information: `XDP_SHOW_INFO` and `XDP_SHOW_UMEM`.
+/// The information that is requested: `XDP_SHOW_INFO` and `XDP_SHOW_UMEM`.
 const SHOW: u32 = 1 | 1 << 2;
 
 /// The size of `struct xdp_diag_req`.
@@ -31,7 +31,7 @@ mod attribute {
 /// An AF_XDP socket that is bound to a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpSocket {
-    /// The inode of its file.
+    /// The inode of the socket's file.
     pub inode: u64,
     /// The device.
     pub ifindex: u32,
@@ -49,7 +49,7 @@ impl XdpSocket {
     /// If the structure or an attribute is too short.
     pub fn parse(body: &[u8]) -> Result<Option<Self>, Malformed> {
         const SHORT: Malformed = Malformed("a struct xdp_diag_msg is too short");
-        /// `struct xdp_diag_umem`: `flags` follows `__u64 size` and six `__u32`.
+        /// The offset of `flags` in `struct xdp_diag_umem`, after `__u64 size` and six `__u32`.
         const UMEM_FLAGS: usize = 8 + 6 * 4;
         /// `XDP_DU_F_ZEROCOPY`.
         const ZERO_COPY: u32 = 1;
@@ -90,7 +90,7 @@ impl XdpSockets {
         NetlinkSocket::open_here(NetlinkProtocol::SockDiag).map(Self)
     }
 
-    /// The cookie of the socket's namespace; `None` on kernels before 5.14.
+    /// Returns the cookie of the socket's namespace; `None` on kernels before 5.14.
     pub fn netns_cookie(&self) -> Option<u64> {
         self.0.netns_cookie()
     }
@@ -116,8 +116,8 @@ mod test {
 
     use super::*;
 
-    /// The reply for a socket with inode 35845 that is bound to queue 1 of device 7. It has its own umem,
-    /// with these flags.
+    /// Builds the reply for a socket with inode 35845 that is bound to queue 1 of device 7 and has its own
+    /// umem, with these flags.
     fn answer(flags: u32) -> Vec<u8> {
         let mut fixed = [0; ANSWER_BYTES];
         fixed[0] = AF_XDP;
@@ -125,7 +125,8 @@ mod test {
         let mut body = AttrBuf::after(&fixed);
         let info: Vec<u8> = [7_u32, 1].iter().flat_map(|word| word.to_ne_bytes()).collect();
         body.bytes(attribute::INFO, &info);
-        // size, id, num_pages, chunk_size, headroom, ifindex, queue_id, flags, refs
+        // The fields of `struct xdp_diag_umem`: size, id, num_pages, chunk_size, headroom, ifindex, queue_id,
+        // flags, refs.
         let mut umem = 16_384_u64.to_ne_bytes().to_vec();
         umem.extend([1, 4, 4096, 0, 7, 1, flags, 1].iter().flat_map(|word: &u32| word.to_ne_bytes()));
         body.bytes(attribute::UMEM, &umem);

@@ -1,4 +1,4 @@
-//! Requests of the `ethtool` family about one device: set and get.
+//! Requests of the `ethtool` family that get or set properties of one device.
 //!
 //! Kernel: 6.18, `net/ethtool/{channels,rings,coalesce,features,privflags}.c`.
 
@@ -14,7 +14,7 @@ use super::{
 use crate::attr::{AttrBuf, Malformed};
 use crate::genl;
 
-/// `ETHTOOL_A_BITSET_*` and nested attributes, outermost first.
+/// The attributes `ETHTOOL_A_BITSET_*` and their nested attributes, outermost first.
 mod bitset {
     pub(super) const BITS: u16 = 3;
     pub(super) const BIT: u16 = 1;
@@ -28,7 +28,7 @@ const WANTED: u16 = 3;
 /// `ETHTOOL_A_PRIVFLAGS_FLAGS`.
 const FLAGS: u16 = 2;
 
-/// The maximum number of private flags of a driver: the kernel's reply is a `u32` of bits (`struct
+/// The maximum number of private flags of a driver: the kernel reports them as the bits of a `u32` (`struct
 /// ethtool_ops`).
 const PRIVATE_FLAGS_MAX: usize = 32;
 
@@ -201,8 +201,8 @@ impl Ethtool {
     /// allow now stays requested, and the kernel applies it as soon as it can.
     ///
     /// # Errors
-    /// The kernel's error; [`sys::Cause::Absent`] if a feature cannot be changed. All offloads are then
-    /// requested as before.
+    /// The kernel's error; [`sys::Cause::Absent`] if a feature cannot be changed. After an error, the
+    /// requested offloads are the same as before.
     pub fn set_offloads(&mut self, device: IfIndex, to: &[(Offload, bool)]) -> Result<(), KernelError> {
         let names = self.feature_names()?;
         let bit_of =
@@ -251,7 +251,7 @@ impl Ethtool {
     }
 }
 
-/// Writes a bitset by name: the named bits change, all others keep their value.
+/// Writes a bitset by the names of its bits: the named bits change, all others keep their value.
 fn write_bits(set: &mut AttrBuf, to: &[(&str, bool)]) {
     set.nested(bitset::BITS, |bits| {
         for (name, on) in to {

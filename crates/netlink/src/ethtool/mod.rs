@@ -29,20 +29,20 @@ mod command {
     pub(super) const COALESCE_SET: u8 = 20;
 }
 
-/// The first attribute of every request and reply: the device, and flags for the reply.
+/// The first attribute of every request and reply. It contains the device, and flags for the reply.
 const HEADER: u16 = 1;
 
 /// Attributes of the header: `ETHTOOL_A_HEADER_*`.
 mod header {
     pub(super) const DEV_INDEX: u16 = 1;
     pub(super) const FLAGS: u16 = 3;
-    /// Send bitsets as words instead of names.
+    /// Asks the kernel to send bitsets as words instead of names.
     pub(super) const FLAG_COMPACT_BITSETS: u32 = 1;
-    /// Omit the reply that lists the changes.
+    /// Asks the kernel to omit the reply that lists the changes.
     pub(super) const FLAG_OMIT_REPLY: u32 = 2;
 }
 
-/// `ETH_SS_FEATURES`: the names of the features, by bit.
+/// `ETH_SS_FEATURES`: the string set with the names of the features, by bit.
 const FEATURE_NAMES: u32 = 4;
 
 /// The maximum number of features. Kernel: 6.18, `include/linux/netdev_features.h` has at most 64; later
@@ -199,15 +199,15 @@ impl RawFeatures {
         Some(has(&self.active, bit))
     }
 
-    /// Whether a feature is permanently off because the driver cannot change it (`[fixed]` of ethtool).
+    /// Whether a feature is permanently off because the driver cannot change it (ethtool shows `[fixed]`).
     ///
     /// Kernel: 5.6, `net/core/dev.c` `__netdev_update_features()`, `hw_features`.
     pub fn is_lacking(&self, bit: u32) -> bool {
         !has(&self.active, bit) && !has(&self.wanted, bit) && !has(&self.switchable, bit)
     }
 
-    /// Whether a feature was requested. This is the bit that a write changes. A feature that the driver
-    /// cannot change (`[fixed]`) counts as requested if it is on. `None` if there is no such feature.
+    /// Whether a feature was requested; a write changes this bit. A feature that the driver cannot change
+    /// (`[fixed]`) counts as requested if it is on. `None` if there is no such feature.
     ///
     /// Kernel: 5.6, `net/ethtool/features.c` `ethnl_set_features()`, `wanted_features`.
     pub fn is_requested(&self, bit: u32) -> Option<bool> {
@@ -252,7 +252,7 @@ fn feature_names(object: &[u8]) -> Result<Vec<String>, Malformed> {
     Ok(names)
 }
 
-/// The `ethtool` family in one namespace.
+/// A socket for the `ethtool` family in one namespace.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: NetlinkSocket,
@@ -263,7 +263,8 @@ impl Ethtool {
     /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] on kernels without it (before 5.6, or without `CONFIG_ETHTOOL_NETLINK`).
+    /// [`sys::Cause::Absent`] on kernels without the `ethtool` family (before 5.6, or without
+    /// `CONFIG_ETHTOOL_NETLINK`).
     pub fn open_here() -> Result<Self, KernelError> {
         let mut socket = NetlinkSocket::open_here(NetlinkProtocol::Generic)?;
         let family = GenlFamily::resolve(&mut socket, "ethtool", since::ETHTOOL_NETLINK)?;

@@ -2,8 +2,8 @@
 //!
 //! Each socket belongs to one network namespace, and becomes readable when there is a notification. A
 //! notification says only *that* an object changed; the caller must then observe the object's state. So a
-//! duplicate only costs an observation, and after a lost notification the caller must observe everything
-//! ([`Notice::Lost`]).
+//! duplicate costs only an unneeded observation, and after a lost notification the caller must observe
+//! everything ([`Notice::Lost`]).
 //!
 //! The kernel sends no notifications for `napi-set`, for writes to sysfs (`threaded`, `napi_defer_hard_irqs`,
 //! `rps_cpus`, `xps_cpus`) and `/proc/irq`, or for epoll parameters. The caller must poll these settings.
@@ -18,7 +18,7 @@ use model::IfIndex;
 /// A notification.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Notice {
-    /// A device was added, removed or renamed, or changed its state. Kernel: `RTM_NEWLINK`, `RTM_DELLINK`,
+    /// A device was added, removed or renamed, or its state changed. Kernel: `RTM_NEWLINK`, `RTM_DELLINK`,
     /// `NETDEV_CMD_DEV_*_NTF`.
     Link(IfIndex),
     /// A driver's settings were changed: channels, rings, moderation, features, RSS. Kernel: `ETHTOOL_MSG_*_NTF`.

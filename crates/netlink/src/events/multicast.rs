@@ -19,18 +19,18 @@ use crate::genl::{self, GenlFamily};
 use crate::message::Messages;
 use crate::{NetlinkProtocol, NetlinkSocket};
 
-/// The longest notification, in bytes. A link with all its attributes but without virtual functions takes
-/// less than two kilobytes.
+/// The maximum size of a notification, in bytes. A link with all its attributes but without virtual functions
+/// takes less than two kilobytes.
 const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 
 /// The size of the receive buffer, in bytes: it holds several thousand notifications.
 const BUFFERED_BYTES: usize = 1 << 20;
 
-/// The maximum number of datagrams that one call of [`Notices::take`] reads from a socket. The next call
+/// The maximum number of datagrams that one call of [`Notices::take`] reads from each socket. The next call
 /// reads the rest.
 const TURN_MAX: usize = 1024;
 
-/// `RTMGRP_LINK` as a bit of the address, and the messages in that group.
+/// `RTMGRP_LINK`, as a bit of the socket address, and the messages that this group receives.
 const GROUP_LINK: u32 = 1;
 const NEW_LINK: u16 = 16;
 const DEL_LINK: u16 = 17;
@@ -38,16 +38,16 @@ const DEL_LINK: u16 = 17;
 const LINK_HEADER_BYTES: usize = 16;
 const LINK_INDEX_AT: usize = 4;
 
-/// The group of the kernel's own uevents; group 2 is udev's. Kernel: `lib/kobject_uevent.c`.
+/// The multicast group of the kernel's own uevents; group 2 is udev's. Kernel: `lib/kobject_uevent.c`.
 const GROUP_KERNEL: u32 = 1;
 
 /// `NETDEV_A_DEV_IFINDEX`.
 const NETDEV_IFINDEX: u16 = 1;
-/// The header attribute of every ethtool message, and the nested `ETHTOOL_A_HEADER_DEV_INDEX`.
+/// The header attribute of every ethtool message, and the attribute `ETHTOOL_A_HEADER_DEV_INDEX` in it.
 const ETHTOOL_HEADER: u16 = 1;
 const ETHTOOL_INDEX: u16 = 1;
 
-/// The kernel's notifications in one network namespace.
+/// Receives the kernel's notifications in one network namespace.
 #[derive(Debug)]
 pub struct Notices {
     sockets: Vec<NoticeSocket>,
@@ -60,7 +60,7 @@ struct NoticeSocket {
     socket: OwnedFd,
 }
 
-/// The kinds of notifications that a socket receives.
+/// The kind of notifications that a socket receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NoticeFamily {
     Links,
@@ -92,17 +92,17 @@ impl Notices {
         Ok(Self { sockets, missing })
     }
 
-    /// The notifications that are unavailable, and why.
+    /// Returns why some notifications are unavailable, one error for each kind.
     pub fn missing(&self) -> &[KernelError] {
         &self.missing
     }
 
-    /// The descriptors that become readable when there is a notification.
+    /// Returns the descriptors that become readable when there is a notification.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.sockets.iter().map(|socket| socket.socket.as_fd())
     }
 
-    /// The notifications since the last call, without duplicates. Does not block.
+    /// Returns the notifications since the last call, without duplicates. Does not block.
     ///
     /// # Errors
     /// The kernel's error.
@@ -180,13 +180,13 @@ fn link_index(body: &[u8]) -> Result<IfIndex, Malformed> {
     index.map(|bytes| IfIndex(u32::from_ne_bytes(*bytes))).ok_or(Malformed("a link without an index"))
 }
 
-/// A non-blocking socket that is subscribed to these groups.
+/// Opens a non-blocking socket that is subscribed to these groups.
 fn socket(protocol: Option<Number>, groups: u32) -> Result<OwnedFd, KernelError> {
     let failed = |errno| KernelError::errno("a socket for the kernel's notifications", errno);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).map_err(failed)?;
-    // A buffer beyond `net.core.rmem_max` needs CAP_NET_ADMIN. Without it, the kernel limits the buffer to
-    // that size.
+    // A buffer larger than `net.core.rmem_max` needs CAP_NET_ADMIN. Without that capability, the kernel
+    // limits the buffer to `net.core.rmem_max`.
     if sockopt::set_socket_recv_buffer_size_force(&socket, BUFFERED_BYTES).is_err() {
         let _less = sockopt::set_socket_recv_buffer_size(&socket, BUFFERED_BYTES);
     }

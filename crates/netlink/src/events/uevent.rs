@@ -1,10 +1,10 @@
-//! The kernel's uevents: `ACTION@PATH`, followed by variables.
+//! Parses the kernel's uevents: `ACTION@PATH`, followed by variables.
 //!
 //! Kernel: 6.18, `lib/kobject_uevent.c` `kobject_uevent_env()`.
 
 use super::Notice;
 
-/// The notification for a uevent; `None` if the uevent is irrelevant here.
+/// Converts a uevent to a notification; `None` if the uevent is not about queues or CPUs.
 pub(super) fn notice(datagram: &[u8]) -> Option<Notice> {
     let head = datagram.split(|&byte| byte == 0).next()?;
     let (action, path) = std::str::from_utf8(head).ok()?.split_once('@')?;

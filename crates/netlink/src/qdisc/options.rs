@@ -1,4 +1,4 @@
-//! The options of qdiscs: their attributes and the kernel's defaults.
+//! Converts the options of qdiscs to and from attributes, given the kernel's defaults.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(super) mod attribute {
     pub(in crate::qdisc) const EGRESS_BLOCK: u16 = 14;
 }
 
-/// The properties of a device on which the default options of its qdiscs depend.
+/// The properties of a device that determine the default options of its qdiscs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QdiscDefaults {
     /// The device's MTU, in bytes.
@@ -30,10 +30,10 @@ pub struct QdiscDefaults {
 /// `ETH_HLEN`: the Ethernet header, which the kernel adds to the MTU for the size of a frame.
 const FRAME_HEADER_BYTES: u32 = 14;
 
-/// The range of the quantum that the kernel chooses by default.
+/// The range from which the kernel chooses the default quantum.
 const QUANTUM_BYTES: std::ops::RangeInclusive<u32> = 256..=1 << 20;
 
-/// The format of an option.
+/// The format of an option's attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// A `u32`.
@@ -93,12 +93,13 @@ fn attributes(kind: QdiscKind, defaults: QdiscDefaults) -> Vec<Known> {
     all.into_iter().map(|(option, number, form, default)| Known { option, number, form, default }).collect()
 }
 
-/// Attributes that are not recorded, with their defaults. A qdisc with other values cannot be recorded.
+/// Returns the attributes that are not recorded, with their default values. A qdisc with other values cannot
+/// be recorded.
 fn constants(kind: QdiscKind) -> Vec<(u16, Vec<u8>)> {
     match kind {
         QdiscKind::Noqueue | QdiscKind::Pfifo | QdiscKind::PfifoFast => Vec::new(),
         QdiscKind::Fq => {
-            // `struct tc_prio_qopt`: the number of bands, and the band of each priority
+            // The default `struct tc_prio_qopt`: the number of bands, and the band of each priority
             // (`sch_default_prio2band`).
             let mut bands = 3_u32.to_ne_bytes().to_vec();
             bands.extend_from_slice(&[1, 2, 2, 2, 1, 2, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]);
@@ -110,7 +111,7 @@ fn constants(kind: QdiscKind) -> Vec<(u16, Vec<u8>)> {
     }
 }
 
-/// The options that differ from the kernel's defaults; `None` if one of them is unknown here.
+/// Parses the options that differ from the kernel's defaults; `None` if one of the options is unknown here.
 ///
 /// # Errors
 /// If an attribute is malformed.
@@ -154,7 +155,7 @@ pub(super) fn options(
     Ok(Some(options))
 }
 
-/// Writes a kind and its options after the header of a request.
+/// Writes a qdisc's kind and options after the header of a request.
 pub(super) fn describe(body: &mut AttrBuf, qdisc: &Qdisc, defaults: QdiscDefaults) {
     body.text(attribute::KIND, qdisc.kind.as_str());
     match qdisc.kind {
@@ -171,11 +172,11 @@ pub(super) fn describe(body: &mut AttrBuf, qdisc: &Qdisc, defaults: QdiscDefault
                     let Some(&value) = qdisc.options.get(&option) else { continue };
                     match form {
                         Form::Word => nest.u32(number, value),
-                        // The value is 0 or 1.
+                        // The value of this option is 0 or 1.
                         Form::Byte => nest.u8(number, u8::from(value != 0)),
-                        // The kernel truncates to units of 1024 ns and reports whole microseconds. With one
-                        // microsecond more, it stores the same number of units as before, and so reports the
-                        // same value.
+                        // The kernel truncates the value to units of 1024 ns and reports whole microseconds.
+                        // With one microsecond more, it stores the same number of units as before, and so
+                        // reports the same value.
                         Form::CodelTime => nest.u32(number, value.saturating_add(1)),
                     };
                 }
@@ -190,7 +191,7 @@ mod test {
 
     const ETHERNET: QdiscDefaults = QdiscDefaults { mtu: 1500, tx_queue_len: 1000, tx_queues: 2 };
 
-    /// The value that the kernel reports after `value` microseconds were set:
+    /// Returns the value that the kernel reports after `value` microseconds were set:
     /// `codel_time_to_us(codel_usecs(value))`.
     fn codel_shows(value: u32) -> u64 {
         (((u64::from(value) * 1000) >> 10) << 10) / 1000
