@@ -30,10 +30,10 @@ type Part = fn() -> Done<()>;
 
 const PORT: u16 = 8_100;
 
-/// PostgreSQL's programs, which its packages do not put in `PATH`.
+/// The directory of PostgreSQL's programs, which its packages do not put in `PATH`.
 const POSTGRESQL: &str = "/usr/lib/postgresql";
 
-/// PostgreSQL refuses to run as root.
+/// The uid under which PostgreSQL runs, because it refuses to run as root.
 const NOBODY: &str = "65534";
 
 fn main() -> Done<()> {
@@ -62,13 +62,14 @@ fn main() -> Done<()> {
 #[derive(Debug, Default)]
 struct Said {
     requests: u64,
-    /// Requests that were outstanding when the client ended. Its count and netpolicy's may differ by them.
+    /// The number of requests that were outstanding when the client ended. The client's count and netpolicy's
+    /// may differ by this number.
     in_flight: u64,
-    /// Percentiles: the share of requests, and the response time.
+    /// The percentiles: the share of requests, and their response time.
     percentiles: Vec<(f64, Duration)>,
 }
 
-/// Measures everything that `client` sends to the port, as one window.
+/// Measures everything that `client` sends to the port, in one window.
 fn measured(
     lab: &Lab,
     port: u16,
@@ -80,7 +81,7 @@ fn measured(
     sampler.begin().map_err(|fault| fault.cause)?;
     std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
     let said = client()?;
-    // Let the server answer the last requests.
+    // Wait until the server has answered the last requests.
     std::thread::sleep(Duration::from_millis(20));
     let sample = sampler.end().map_err(|fault| fault.cause)?;
     let mut series = Series::new();
@@ -125,7 +126,7 @@ fn run(lab: &Lab, program: &str, arguments: &[&str]) -> Done<String> {
     Ok(said)
 }
 
-/// An HTTP server: it reads the whole request, sleeps for the number of milliseconds in its path, and
+/// Runs an HTTP server that reads the whole request, sleeps for the number of milliseconds in its path, and
 /// answers.
 fn serve(lab: &Lab) -> Done<()> {
     let listener = lab.server().run(|| TcpListener::bind((SERVER_ADDRESS, PORT)))??;
@@ -168,7 +169,7 @@ fn http(connection: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// Runs wrk with a script, and returns its figures; `depth` requests are outstanding on each connection.
+/// Runs wrk with a script, and returns its figures; `in_flight` requests may be outstanding at its end.
 fn wrk(lab: &Lab, files: &Path, script: &str, arguments: &[&str], path: &str, in_flight: u64) -> Done<Said> {
     let file = files.join("script.lua");
     std::fs::write(&file, script)?;
@@ -188,7 +189,7 @@ fn wrk(lab: &Lab, files: &Path, script: &str, arguments: &[&str], path: &str, in
     })
 }
 
-/// Parses a span in wrk's format: `12.30ms`.
+/// Parses a time span in wrk's format, such as `12.30ms`.
 fn span(text: &str) -> Option<Duration> {
     let at = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (number, unit) = text.split_at(at);
@@ -202,7 +203,7 @@ fn span(text: &str) -> Option<Duration> {
     Some(Duration::from_secs_f64(number.parse::<f64>().ok()? * seconds))
 }
 
-/// Requests with bodies, in any segmentation, with packets delivered immediately and deferred.
+/// Compares requests with bodies, in any segmentation, with packets delivered immediately and deferred.
 fn bodies() -> Done<()> {
     const CONNECTIONS: u64 = 4;
     let files = TempDir::with_prefix("netpolicy-bench-clients-")?;
@@ -242,7 +243,7 @@ fn bodies() -> Done<()> {
     Ok(())
 }
 
-/// Interrupts stay masked after each batch, and a timer polls.
+/// Makes the lab defer interrupts: they stay masked after each batch, and a timer polls.
 fn defer(lab: &Lab) -> Done<()> {
     let change = NapiChange {
         defer_hard_irqs: Some(EmptyPolls(100)),
@@ -276,8 +277,8 @@ fn pipelined() -> Done<()> {
         let arguments = ["-h", &address, "-t", "set", "-c", "8", "-P", pipeline, "-n", &number, "--csv"];
         let (said, series, _) = measured(&lab, 6_379, Vec::new(), || {
             let said = run(&lab, "redis-benchmark", &arguments)?;
-            // Columns: test, rps, avg_latency_ms, min_latency_ms, p50_latency_ms, p95_latency_ms,
-            // p99_latency_ms, max_latency_ms
+            // The columns of the output: test, rps, avg_latency_ms, min_latency_ms, p50_latency_ms,
+            // p95_latency_ms, p99_latency_ms, max_latency_ms
             let last = said.lines().last().unwrap_or_default();
             let fields: Vec<f64> =
                 last.split(',').filter_map(|field| field.trim_matches('"').parse().ok()).collect();
@@ -288,7 +289,7 @@ fn pipelined() -> Done<()> {
                 if pipeline == "1" { vec![(0.5, p50), (0.95, p95), (0.99, p99)] } else { Vec::new() };
             let percentiles =
                 shares.into_iter().map(|(share, ms)| (share, Duration::from_secs_f64(ms / 1e3)));
-            // redis-benchmark's query for the server's configuration is outstanding, too.
+            // The outstanding requests include redis-benchmark's query for the server's configuration.
             Ok(Said { requests, in_flight: 4, percentiles: percentiles.collect() })
         })?;
         compare(&format!("redis-benchmark -t set -c8 -P {pipeline}"), &said, &series);
@@ -314,8 +315,8 @@ fn long() -> Done<()> {
     for (millis, connections, seconds) in
         [(1, 20, 2), (10, 20, 2), (100, 100, 2), (1_500, 100, 3), (10_000, 100, 11)]
     {
-        // A client may leave requests unanswered; a new lab for each client keeps them out of the next one's
-        // counts.
+        // A client may leave requests unanswered. A new lab for each client keeps such requests out of the
+        // next client's counts.
         let lab = Lab::new(&LabOptions::with_queues(1))?;
         serve(&lab)?;
         let (c, d) = (format!("-c{connections}"), format!("-d{seconds}s"));
@@ -347,7 +348,7 @@ fn http2() -> Done<()> {
     Ok(())
 }
 
-/// PostgreSQL forks for each connection. The CPU time of its cgroup is the reference.
+/// Measures PostgreSQL, which forks for each connection. The CPU time of its cgroup is the reference.
 fn forking() -> Done<()> {
     let Some(programs) = newest(Path::new(POSTGRESQL)) else {
         println!("  no PostgreSQL below {POSTGRESQL}: apt-get install postgresql");
@@ -418,9 +419,9 @@ fn forking() -> Done<()> {
     Ok(())
 }
 
-/// unbound under dnsperf at fixed rates, against captures at both ends of the wire. A capture delays the packets that
-/// it copies after it has noted their time, which only the wire includes: more captures of the same packets show by
-/// how much. Then the run time of each program.
+/// Compares unbound under dnsperf at fixed rates with captures at both ends of the wire. A capture delays the
+/// packets that it copies after it has noted their time, and only the response times on the wire include that
+/// delay; more captures of the same packets show how long it is. Then prints the run time of each program.
 fn dns() -> Done<()> {
     const SECONDS: u64 = 4;
     const CAPTURES_MORE: usize = 3;
@@ -443,10 +444,10 @@ fn dns() -> Done<()> {
         asks(more)?;
         Ok(meter.end()?)
     };
-    // From its first answer on, the meter knows the server's address.
+    // The meter knows the server's address only after it has seen the first answer.
     window(&mut meter, &["-n", "1"])?;
     for rate in [2_000_u64, 10_000, 20_000] {
-        // The file has two questions.
+        // The file of queries has two questions, so half as many rounds are needed.
         let (rounds, at) = ((rate * SECONDS / 2).to_string(), rate.to_string());
         for more in [0, CAPTURES_MORE] {
             let captures = testkit::dns::Captures::start(&lab).map_err(failed)?;
@@ -457,7 +458,7 @@ fn dns() -> Done<()> {
             let _others: Vec<_> = others.collect::<Result<_, _>>().map_err(failed)?;
             let mut series = Series::new();
             series.add(&window(&mut meter, &["-n", &rounds, "-Q", &at])?);
-            // tcpdump may lose a few.
+            // Accept a few missing packets, because tcpdump may lose some.
             let wire =
                 captures.response_times(usize::try_from(rate * SECONDS / 1_000 * 999)?).map_err(failed)?;
             let by_wire = |share: f64| {
@@ -489,7 +490,7 @@ fn dns() -> Done<()> {
     Ok(())
 }
 
-/// The directory of the newest version's programs.
+/// Finds the directory of the newest version's programs.
 fn newest(below: &Path) -> Option<PathBuf> {
     let versions = std::fs::read_dir(below).ok()?.flatten();
     versions.map(|version| version.path().join("bin")).filter(|bin| bin.join("postgres").exists()).max()
@@ -556,7 +557,8 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Kernel: 4.15, `kernel/cgroup/rstat.c` `cgroup_base_stat_cputime_show()`.
+    /// Reads the CPU time of the cgroup. Kernel: 4.15, `kernel/cgroup/rstat.c`
+    /// `cgroup_base_stat_cputime_show()`.
     fn used(&self) -> Done<Duration> {
         let text = std::fs::read_to_string(self.0.join("cpu.stat"))?;
         let micros = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
@@ -566,7 +568,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // The processes of the cgroup exit shortly after the server.
+        // Try several times: the processes of the cgroup exit shortly after the server.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;

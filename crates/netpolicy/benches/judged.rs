@@ -29,35 +29,35 @@ type Done<T> = Result<T, Box<dyn Error + Send + Sync>>;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_netpolicy");
 const PORT: u16 = 11_211;
 
-/// The number of queues of the device in the timed switches.
+/// The number of queues that the device has in the timed switches.
 const QUEUES: u32 = 64;
 
-/// The default number of repetitions.
+/// The default number of repetitions of each part.
 const SWITCHBACKS: usize = 1_000;
 const KILLS: usize = 200;
 const STALLS: usize = 20;
 const GUARDS: usize = 50;
 const SLOW: usize = 20;
 
-/// The number of concurrent guards, each in a separate lab.
+/// The number of guards that run at the same time, each in a separate lab.
 const AT_ONCE: usize = 2;
 
-/// The number of connections, and the request rate of each.
+/// The number of connections, and the interval between the requests of each connection.
 const CONNECTIONS: usize = 8;
 const EVERY: Duration = Duration::from_millis(4);
 
-/// The number of normal connections next to slow-sending ones, and the pause of a slow sender before each
+/// The number of normal connections alongside slow-sending ones, and the pause of a slow sender before each
 /// byte.
 const WORKING: usize = 20;
 const BETWEEN_BYTES: Duration = Duration::from_millis(500);
 
-/// How long to wait for something that is about to happen.
+/// The maximum time to wait for an expected event.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A comparison is killed at most this long after its first switch.
+/// The maximum time after its first switch at which a comparison is killed.
 const KILLED_WITHIN: Duration = Duration::from_millis(2_500);
 
-/// A deferral too short to affect the service.
+/// A deferral that is too short to affect the service.
 const SLIGHT: &str = "[device.veth-server]\ndelivery = \"defer50\"\ngro_flush_timeout = \"10us\"\n";
 
 /// A setting that affects no packet of these clients.
@@ -128,7 +128,7 @@ impl Stage {
         command
     }
 
-    /// The devices, with all settings.
+    /// Observes the devices, with all their settings.
     fn devices(&self) -> Done<Vec<Device>> {
         Ok(observe(self.lab.server(), &Processes::None)?.devices)
     }
@@ -163,7 +163,7 @@ fn connect(lab: &Lab) -> Option<BufReader<TcpStream>> {
     Some(BufReader::new(stream))
 }
 
-/// Sends requests at fixed times, even when the last answer was late.
+/// Sends requests at fixed times, even if the last answer was late.
 fn ask(lab: &Lab, stop: &AtomicBool) {
     let (mut due, mut connection, mut answer) = (Instant::now(), connect(lab), String::new());
     while !stop.load(Ordering::Relaxed) {
@@ -196,7 +196,7 @@ fn ask_slowly(lab: &Lab, stop: &AtomicBool) {
     }
 }
 
-/// Polls a condition; returns how long it took.
+/// Polls a condition until it holds, and returns how long that took.
 fn until(what: &str, mut is_so: impl FnMut() -> Done<bool>) -> Done<Duration> {
     let began = Instant::now();
     while !is_so()? {
@@ -208,13 +208,13 @@ fn until(what: &str, mut is_so: impl FnMut() -> Done<bool>) -> Done<Duration> {
     Ok(began.elapsed())
 }
 
-/// The smallest duration that at least this percentage of the durations does not exceed.
+/// Returns the smallest duration that at least this percentage of the durations does not exceed.
 fn quantile(sorted: &[f64], percent: usize) -> f64 {
     let at = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(at).copied().unwrap_or(f64::NAN)
 }
 
-/// Alternates between the unchanged host and a mode for all queues.
+/// Alternates between the unchanged host and a delivery mode for all queues, and measures the switches.
 fn switch(switchbacks: usize) -> Done<()> {
     let stage = Stage::new("switch", QUEUES)?;
     let file = stage.asks("[device.veth-server]\ndelivery = \"defer50\"\n")?;
@@ -255,7 +255,7 @@ fn switch(switchbacks: usize) -> Done<()> {
     Ok(())
 }
 
-/// Kills comparisons at random moments, and checks what is left.
+/// Kills comparisons at random moments, and checks that the host is restored.
 fn killed(kills: usize) -> Done<()> {
     let stage = Stage::new("killed", 2)?;
     stage.asks("")?;
@@ -284,7 +284,7 @@ fn killed(kills: usize) -> Done<()> {
     Ok(())
 }
 
-/// Stops the server during guarded trials.
+/// Stops the server during guarded trials, and measures how long the settings take to be restored.
 fn stalled(trials: usize) -> Done<()> {
     let stage = Stage::new("stalled", 1)?;
     stage.asks(SLIGHT)?;
@@ -321,7 +321,7 @@ fn stalled(trials: usize) -> Done<()> {
     Ok(())
 }
 
-/// Guards a change without effect, on live traffic.
+/// Guards a change that has no effect, on live traffic.
 fn harmless(guards: usize) -> Done<()> {
     let each = guards.div_ceil(AT_ONCE);
     let rulings: Vec<Vec<String>> = std::thread::scope(|scope| {
@@ -343,7 +343,8 @@ fn harmless(guards: usize) -> Done<()> {
     Ok(())
 }
 
-/// Guards a change without effect while slow-sending clients are active; each guard has one more of them.
+/// Guards a change that has no effect while slow-sending clients are active; each guard has one more such
+/// client than the previous guard.
 fn slow(guards: usize, first: usize) -> Done<()> {
     let beside: Vec<usize> = (first..first + guards).collect();
     let rulings = lane_of_guards(0, WORKING, beside.clone())?;

@@ -1,8 +1,8 @@
-//! Measures the run time of `netpolicy show`; the calls and the time to apply and roll back a device policy,
-//! and all mechanisms of a device together; and the time to read a device, compared with `ethtool`, `ip` and
-//! `ynl`. `cargo bench -p netpolicy --bench paths`, as root; `-- PART` runs one part, such as `observe`. `--
-//! against OTHER [PROGRAM]` compares another build with this one, or with PROGRAM. Everything happens in the
-//! lab's namespaces.
+//! Measures the run time of `netpolicy show`; the calls and the time for applying and rolling back a device
+//! policy, and for all mechanisms of a device together; and the time for reading a device, compared with
+//! `ethtool`, `ip` and `ynl`. `cargo bench -p netpolicy --bench paths`, as root; `-- PART` runs one part,
+//! such as `observe`. `-- against OTHER [PROGRAM]` compares another build with this one, or with PROGRAM.
+//! Everything happens in the lab's namespaces.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::error::Error;
@@ -29,7 +29,7 @@ mod every_mechanism;
 
 type Done<T> = Result<T, Box<dyn Error>>;
 
-/// Set in the environment of the process that holds sockets.
+/// The variable in the environment of the process that holds sockets.
 const HOLD: &str = "NETPOLICY_BENCH_HOLD";
 const SOCKETS: usize = 10_000;
 const EPOLLS: usize = 4;
@@ -75,7 +75,7 @@ fn main() -> Done<()> {
     Ok(())
 }
 
-/// The lab with memcached and its connections.
+/// Measures `show` on the lab with memcached and its connections.
 fn show_the_lab() -> Done<()> {
     let lab = Lab::new(&LabOptions::with_queues(4))?;
     let server = lab.start_memcached(&MemcachedOptions::default())?;
@@ -90,7 +90,7 @@ fn show_the_lab() -> Done<()> {
     Ok(())
 }
 
-/// The lab with a process that has many sockets.
+/// Measures `show` on the lab with a process that has many sockets.
 fn show_many_sockets() -> Done<()> {
     let lab = Lab::new(&LabOptions::with_queues(4))?;
     let holder = Holder::start(lab.server())?;
@@ -108,7 +108,7 @@ fn time_show(lab: &Lab) -> Done<Times> {
     })
 }
 
-/// `suspend20` on every queue of a device, committed with its journal, and rolled back.
+/// Applies `suspend20` to every queue of a device, commits it with its journal, and rolls it back.
 fn apply_a_device_policy(queues: u32) -> Done<()> {
     let lab = Lab::new(&LabOptions::with_queues(queues))?;
     let scratch = scratch()?;
@@ -157,7 +157,7 @@ fn asked() -> TransactionOrigin {
     }
 }
 
-/// The kernel, with the number of calls to it.
+/// A wrapper of the kernel that counts the calls to it.
 struct Counting {
     kernel: Kernel,
     reads: u64,
@@ -229,7 +229,7 @@ fn hold_sockets() -> Done<()> {
         epoll::add(&epolls[index % EPOLLS], socket, data, epoll::EventFlags::IN)?;
     }
     println!("ready");
-    // Waits until the benchmark closes its end, or kills this process.
+    // Wait until the benchmark closes the other end of standard input, or kills this process.
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! Writes reports of many hosts, derived from a real one, to measure `audit`: `cargo run -p netpolicy
-//! --example generate_reports -- REPORT COUNT DIRECTORY`. Every tenth host has drift, every twentieth another
-//! kernel, every hundredth a conflict, and every thousandth report is cut off.
+//! Writes reports of many hosts, derived from a real one, with which to measure `audit`: `cargo run -p
+//! netpolicy --example generate_reports -- REPORT COUNT DIRECTORY`. Every tenth host has drift, every
+//! twentieth has another kernel, every hundredth has a conflict, and every thousandth report is cut off.
 
 use std::path::Path;
 use std::process::ExitCode;

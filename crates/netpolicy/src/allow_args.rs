@@ -2,10 +2,10 @@
 
 use clap::Args;
 
-/// Changes that require an explicit option.
+/// Options that allow changes which need explicit permission.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct AllowArgs {
-    /// Also change settings whose old value the kernel would not accept back.
+    /// Also change settings whose old value the kernel would not accept again.
     #[arg(long, global = true)]
     pub allow_irreversible: bool,
     /// Also change settings that stop a queue or take the link down while they are written.

@@ -1,4 +1,4 @@
-//! Command-line arguments for the daemon's sockets.
+//! Defines the command-line arguments for the daemon's sockets.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub struct SocketArgs {
     /// Also serve OpenMetrics over HTTP on this local address, to any local user.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<SocketAddr>,
-    /// Socket of the attach service, which inspects processes where the daemon lacks CAP_SYS_PTRACE.
+    /// Socket of the attach service, which inspects processes if the daemon lacks CAP_SYS_PTRACE.
     #[arg(long, value_name = "PATH", default_value = daemon::attach_service::SOCKET)]
     pub attach_socket: PathBuf,
 }
@@ -42,10 +42,10 @@ pub struct ApiSession {
     /// The daemon's pid.
     #[arg(long, value_name = "PID", hide = true)]
     pub api_session: Option<u32>,
-    /// The method and the client, for the journal.
+    /// The API method and the client, which the journal records.
     #[arg(long, value_name = "TEXT", hide = true, requires = "api_session")]
     pub api_caller: Option<String>,
-    /// Socket of the attach service, which inspects processes where the daemon lacks CAP_SYS_PTRACE.
+    /// Socket of the attach service, which inspects processes if the daemon lacks CAP_SYS_PTRACE.
     #[arg(long, value_name = "PATH", hide = true, requires = "api_session")]
     pub api_attach: Option<PathBuf>,
 }
@@ -71,11 +71,11 @@ impl From<SocketArgs> for daemon::Sockets {
 /// a request is not in force, or there are problems.
 #[derive(Clone, Debug, Args)]
 pub struct StatusArgs {
-    /// Exit code 0 if the daemon answers at all, for health checks.
+    /// Exit with code 0 if the daemon answers at all, for health checks.
     #[arg(long)]
     pub alive: bool,
 
-    /// The daemon's Varlink socket, if not the default.
+    /// The daemon's Varlink socket, if it is not the default one.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }
@@ -90,7 +90,7 @@ Examples:
   netpolicy unset service 6379
   netpolicy unset task 812")]
 pub struct Unset {
-    /// The target of the request.
+    /// The target whose request is withdrawn.
     #[command(subcommand)]
     pub target: UnsetTarget,
 }

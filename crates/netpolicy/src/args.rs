@@ -64,7 +64,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Parses the command line of this process. On an error or a request for help, prints it and exits.
+    /// Parses the command line of this process. On an error or a request for help, prints a message or the
+    /// help and exits.
     pub(crate) fn of_this_process() -> Self {
         cli::parse(crate::help::grouped(Self::command()))
     }
@@ -124,7 +125,7 @@ pub enum Command {
 /// The arguments of a command that another program implements ([`cli::programs`]).
 #[derive(Debug, Args)]
 pub struct OfTool {
-    /// Passed on to that program.
+    /// The arguments that are passed on to that program.
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<OsString>,
 }
@@ -149,7 +150,7 @@ pub struct Show {
     /// Which processes to inspect.
     #[arg(long, value_name = "all|none|PID,...", default_value = "all", value_parser = which_processes)]
     pub processes: Which,
-    /// Read a recording instead of this host.
+    /// The recording to read instead of this host.
     #[command(flatten)]
     pub from: FromArgs,
 }
@@ -194,7 +195,7 @@ Examples:
   netpolicy doctor --seconds 10           observe longer, for servers with little traffic
   netpolicy doctor --seconds 0            check only the settings; needs no BPF")]
 pub struct Doctor {
-    /// How long to count packet delivery; 0 only checks the settings.
+    /// For how long to count packet delivery, in seconds; 0 only checks the settings.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=3600), conflicts_with = "from")]
     pub seconds: u64,
     /// Which processes to inspect.
@@ -227,7 +228,7 @@ pub struct ApplyArgs {
     /// Apply immediately, even if a service of the policy files has a `guard`.
     #[arg(long)]
     pub no_guard: bool,
-    /// Changes that are also allowed.
+    /// Changes that are allowed only with an option.
     #[command(flatten)]
     pub allow: AllowArgs,
 }
@@ -244,7 +245,7 @@ Examples:
   netpolicy confirm                       keep it
   netpolicy try --guard p99=+15%,cpu=+25% judge it on live traffic, and keep it unless it hurts")]
 pub struct Try {
-    /// Time to confirm; with --guard, time to judge.
+    /// How long `confirm` may take, in seconds; with --guard, how long to judge the change.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: u64,
     /// Judge the change on live traffic instead of waiting for confirmation, and revert it (exit code 4) if a
@@ -254,13 +255,13 @@ pub struct Try {
     /// the settings are restored immediately.
     #[arg(long, value_name = "LIMITS")]
     pub guard: Option<Limits>,
-    /// Judge only by this service: a name, or a port. Default: all services of the policy files.
+    /// Judge only by this service, given as a name or a port. Default: all services of the policy files.
     #[arg(long, value_name = "SERVICE", requires = "guard", add = ArgValueCandidates::new(completing::served))]
     pub on: Vec<String>,
     /// Change nothing: show the plan, and how soon the guard would see a growth at the present noise.
     #[arg(long, requires = "guard")]
     pub dry_run: bool,
-    /// What else may be done.
+    /// Changes that are allowed only with an option.
     #[command(flatten)]
     pub allow: AllowArgs,
 }
@@ -268,7 +269,7 @@ pub struct Try {
 /// Keep the settings that `try` applied.
 #[derive(Debug, Args)]
 pub struct Confirm {
-    /// The transaction; by default, the one on trial.
+    /// The transaction to confirm; by default, the one on trial.
     #[arg(value_name = "ID")]
     pub id: Option<TransactionName>,
 }
@@ -287,7 +288,7 @@ pub struct Verify {
 /// namespaces, so --netns is not needed, and rollback works even if a namespace no longer exists.
 #[derive(Debug, Args)]
 pub struct Rollback {
-    /// The transaction; by default, the last one in force.
+    /// The transaction to roll back; by default, the last one in force.
     #[arg(value_name = "ID")]
     pub id: Option<TransactionName>,
     /// Do not roll back: print a shell script that undoes everything in force, newest first, without netpolicy.
@@ -331,10 +332,11 @@ Examples:
   netpolicy explain packets-on-no-napi    what a finding of `doctor` means
   netpolicy explain setting rx-usecs      meaning, values, kernel and undo of a setting, by its name or key")]
 pub struct Explain {
-    /// An object, or the beginning of its name; a policy; a finding; or `setting` and the name of a setting.
+    /// What to explain: an object, or the beginning of its name; a policy; a finding; or `setting` and the
+    /// name of a setting.
     #[arg(value_name = "OBJECT|POLICY|FINDING|setting", add = ArgValueCandidates::new(completing::explained))]
     pub object: Option<String>,
-    /// The setting, by its name or by its key in policy files.
+    /// The setting to explain, by its name or by its key in policy files.
     #[arg(value_name = "NAME", requires = "object")]
     pub setting: Option<String>,
     /// A recording.
@@ -356,18 +358,18 @@ pub struct Set {
     /// The device, service or process to configure.
     #[command(subcommand)]
     pub target: SetTarget,
-    /// Changes that are also allowed.
+    /// Changes that are allowed only with an option.
     #[command(flatten)]
     pub allow: AllowArgs,
     /// The budget.
     #[command(flatten)]
     pub cost: BudgetArgs,
-    /// How kernel threads are scheduled.
+    /// How the kernel threads of NAPIs are scheduled.
     #[command(flatten)]
     pub kthread: Kthread,
 }
 
-/// A setting of a device, as typed and as parsed.
+/// A setting of a device, both as typed and as parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicWord {
     /// `rx-usecs=8`
@@ -397,14 +399,14 @@ pub enum SetTarget {
     },
     /// A service: its current processes and, with a daemon, later ones.
     Service {
-        /// A service of the policy files, a unit, an executable, or a port.
+        /// The service: a service of the policy files, a unit, an executable, or a port.
         #[arg(value_name = "NAME|PORT", add = ArgValueCandidates::new(completing::served))]
         name: String,
         /// A policy or a delivery mode.
         #[arg(value_name = "POLICY|MODE", value_parser = word, add = ArgValueCandidates::new(completing::words))]
         request: PolicyWord,
     },
-    /// A process and its receive queues.
+    /// A process and the receive queues from which it receives.
     Task {
         /// The pid.
         #[arg(value_name = "PID", add = ArgValueCandidates::new(completing::processes))]
@@ -433,12 +435,12 @@ pub struct Top {
     /// Print one sample and exit.
     #[arg(long)]
     pub once: bool,
-    /// Seconds between two samples, 1 to 3600.
+    /// The seconds between two samples, 1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = whole_seconds)]
     pub interval: u16,
 }
 
-/// The longest interval of `top`: an hour.
+/// The longest interval of `top` in seconds: an hour.
 const INTERVAL_SECONDS_MAX: u16 = 3600;
 
 /// Parses `top`'s interval.
@@ -449,10 +451,10 @@ fn whole_seconds(text: &str) -> Result<u16, String> {
 
 /// Give a running process and its queues a policy for as long as this command runs.
 ///
-/// The process is not stopped: the parameters of its epolls are set from outside, also of new epolls and of
-/// child processes. Everything is restored when this command is interrupted or the process exits. If this
-/// command is killed (SIGKILL), the settings stay until `netpolicy rollback`, or until the next attach or run
-/// for the same settings.
+/// The process is not stopped: the parameters of its epolls are set from outside, and so are those of new
+/// epolls and of child processes. Everything is restored when this command is interrupted or the process
+/// exits. If this command is killed (SIGKILL), the settings stay until `netpolicy rollback`, or until the
+/// next attach or run for the same settings.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -461,25 +463,26 @@ Examples:
   netpolicy attach --port 11211 --policy latency
   netpolicy attach 812 --policy latency --once  set it and exit; `netpolicy rollback` undoes it")]
 pub struct AttachArgs {
-    /// The process, by pid; or its service: of the policy files, a unit, an executable.
+    /// The process, given by its pid or by its service: a service of the policy files, a unit, an executable.
     #[arg(value_name = "PID|SERVICE", add = ArgValueCandidates::new(completing::attachable), value_parser = attached, required_unless_present = "port", conflicts_with = "port")]
     pub process: Option<Attached>,
-    /// The process that listens on this port.
+    /// Select the process that listens on this port.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
-    /// The policy or mode.
+    /// The policy or delivery mode.
     #[command(flatten)]
     pub asked: DeliveryChoice,
     /// The budget.
     #[command(flatten)]
     pub cost: BudgetArgs,
-    /// How kernel threads are scheduled.
+    /// How the kernel threads of NAPIs are scheduled.
     #[command(flatten)]
     pub kthread: Kthread,
-    /// While this command runs, keep CPUs out of idle states with a longer exit latency, in microseconds.
+    /// While this command runs, keep CPUs out of idle states whose exit latency is longer than this, in
+    /// microseconds.
     #[arg(long, value_name = "US", conflicts_with_all = ["keep", "once"], value_parser = clap::value_parser!(u32).range(..=i64::from(linux::WakeLatency::MICROS_MAX)))]
     pub cpu_dma_latency: Option<u32>,
-    /// Leave the settings in force on exit.
+    /// Leave the settings in force when this command exits.
     #[arg(long)]
     pub keep: bool,
     /// Set everything once, leave it in force, and do not follow the process.
@@ -517,16 +520,17 @@ Examples:
   netpolicy run --delivery suspend20 -- memcached -t 4
   netpolicy run --delivery fullbusy --polling-cpus 1 -- redis-server")]
 pub struct RunArgs {
-    /// The policy or mode.
+    /// The policy or delivery mode.
     #[command(flatten)]
     pub asked: DeliveryChoice,
     /// The budget.
     #[command(flatten)]
     pub cost: BudgetArgs,
-    /// How kernel threads are scheduled.
+    /// How the kernel threads of NAPIs are scheduled.
     #[command(flatten)]
     pub kthread: Kthread,
-    /// While this command runs, keep CPUs out of idle states with a longer exit latency, in microseconds.
+    /// While this command runs, keep CPUs out of idle states whose exit latency is longer than this, in
+    /// microseconds.
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(..=i64::from(linux::WakeLatency::MICROS_MAX)))]
     pub cpu_dma_latency: Option<u32>,
     /// The command and its arguments.
@@ -553,7 +557,7 @@ pub struct SchemaArgs {
     pub dir: Option<std::path::PathBuf>,
 }
 
-/// The shells with completions.
+/// The shells for which completions exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Shell {
     /// Bash.
@@ -569,7 +573,7 @@ pub enum Shell {
 }
 
 impl Shell {
-    /// The name in `clap_complete`.
+    /// Returns the shell's name in `clap_complete`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Bash => "bash",

@@ -48,19 +48,20 @@ pub struct Compare {
     /// The length of a window, 1s to 60s.
     #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = window)]
     pub window: Nanoseconds,
-    /// The pause between a switch and its window, 10ms to 10s: outstanding requests end during it.
+    /// The pause between a switch and the next window, 10ms to 10s, so that outstanding requests end before
+    /// the window.
     #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = guard)]
     pub guard_time: Nanoseconds,
     /// The maximum duration, in seconds.
     #[arg(long = "seconds", alias = "max-seconds", value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(5..=86_400))]
     pub seconds: u64,
-    /// Changes smaller than this, in percent, count as no difference.
+    /// The change in percent below which two candidates count as equal.
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = margin)]
     pub margin: f64,
-    /// The deciding metrics: p50, p90, p99, cpu, requests.
+    /// The metrics that decide: p50, p90, p99, cpu, requests.
     #[arg(long, value_name = "METRIC,...", value_delimiter = ',', default_value = "p50,p90")]
     pub metric: Vec<Metric>,
-    /// The maximum response time of a winner, as in p99=1ms. May be given more than once.
+    /// The maximum response time that a winner may have, as in p99=1ms. May be given more than once.
     #[arg(long, value_name = "PERCENTILE=SPAN", value_parser = limit)]
     pub at_most: Vec<Limit>,
     /// The seed of the random order, to repeat a comparison in the same order [default: from the clock].
@@ -76,7 +77,7 @@ pub struct Compare {
     /// back, and windows before, with and after it are compared.
     #[arg(long)]
     pub disruptive: bool,
-    /// Change nothing: show how soon a change would be seen at the present noise.
+    /// Change nothing: show how soon the comparison would detect a change at the present noise.
     #[arg(long, conflicts_with_all = ["disruptive", "record", "report", "keep_winner"])]
     pub dry_run: bool,
     /// Leave the winner in force, if there is one.

@@ -16,7 +16,7 @@ pub(crate) fn policies() -> Vec<CompletionCandidate> {
     PolicyName::ALL.into_iter().map(|policy| offered(policy.as_str(), "a policy")).collect()
 }
 
-/// The delivery modes; those with a parameter get the values in the kernel's documentation.
+/// The delivery modes. For a mode with a parameter, the values in the kernel's documentation are offered.
 pub(crate) fn modes() -> Vec<CompletionCandidate> {
     let documents = DeliveryMode::DOCUMENT.into_iter().chain(DeliveryMode::EPOLL_DOCUMENT);
     let mut modes: Vec<String> =
@@ -26,12 +26,12 @@ pub(crate) fn modes() -> Vec<CompletionCandidate> {
     modes.into_iter().map(|mode| offered(mode, "a delivery mode")).collect()
 }
 
-/// Policies and delivery modes, for commands that accept either.
+/// The policies and delivery modes, for commands that accept either.
 pub(crate) fn words() -> Vec<CompletionCandidate> {
     policies().into_iter().chain(modes()).collect()
 }
 
-/// The fixed candidates of `compare`.
+/// The candidates of `compare` that exist on every host.
 pub(crate) fn candidates() -> Vec<CompletionCandidate> {
     std::iter::once(offered("current", "the unchanged host")).chain(words()).collect()
 }
@@ -49,7 +49,7 @@ pub(crate) fn devices() -> Vec<CompletionCandidate> {
     host.devices.iter().map(device).collect()
 }
 
-/// The processes with receiving sockets, with their names.
+/// The processes that have receiving sockets, with their names.
 pub(crate) fn processes() -> Vec<CompletionCandidate> {
     let Some(host) = host(&Processes::Networking) else { return Vec::new() };
     host.processes
@@ -58,7 +58,7 @@ pub(crate) fn processes() -> Vec<CompletionCandidate> {
         .collect()
 }
 
-/// The targets of `attach`: processes and services.
+/// The possible targets of `attach`: processes and services.
 pub(crate) fn attachable() -> Vec<CompletionCandidate> {
     processes().into_iter().chain(served()).collect()
 }
@@ -73,7 +73,8 @@ fn services() -> Vec<CompletionCandidate> {
     services.map(|section| offered(section.name, "a service of the policy files")).collect()
 }
 
-/// The names of measurable services: those of the policy files, and executables with receiving sockets.
+/// The names of services that can be measured: those of the policy files, and executables with receiving
+/// sockets.
 pub(crate) fn served() -> Vec<CompletionCandidate> {
     let Some(host) = host(&Processes::Networking) else { return services() };
     let name = |process: &model::host::Process| {

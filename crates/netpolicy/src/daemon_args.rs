@@ -1,4 +1,4 @@
-//! Command line arguments of `netpolicy daemon`.
+//! Defines the command-line arguments of `netpolicy daemon`.
 
 use std::path::PathBuf;
 
@@ -22,13 +22,13 @@ Examples:
   netpolicy daemon --on-stop revert       restore everything on exit
   netpolicy rollback                      restore all that the daemon has set; it manages nothing until SIGHUP")]
 pub struct DaemonArgs {
-    /// How to treat the settings when the daemon is stopped. SIGKILL always leaves them.
+    /// What to do with the settings when the daemon is stopped. SIGKILL always leaves them in force.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub on_stop: Option<OnStopArg>,
     /// Read the daemon's own settings from this file instead of /etc/netpolicy/daemon.toml.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Changes that are also allowed.
+    /// Changes that are allowed only with an option.
     #[command(flatten)]
     pub allow: AllowArgs,
     /// The sockets on which the daemon serves.
@@ -36,7 +36,7 @@ pub struct DaemonArgs {
     pub sockets: SocketArgs,
 }
 
-/// How to treat the daemon's settings when it is terminated.
+/// What to do with the daemon's settings when it is terminated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OnStopArg {
     /// The settings stay in force.
@@ -61,7 +61,7 @@ pub struct AttachService {
     /// The socket on which the service listens.
     #[arg(long, value_name = "PATH", default_value = daemon::attach_service::SOCKET)]
     pub socket: PathBuf,
-    /// Exit code 0 if a service answers there, for health checks.
+    /// Exit with code 0 if a service answers on the socket, for health checks.
     #[arg(long)]
     pub alive: bool,
 }

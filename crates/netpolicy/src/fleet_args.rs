@@ -16,7 +16,7 @@ Examples:
   netpolicy -o json report > \"$(uname -n).json\"
   netpolicy report --seconds 10           count packet delivery longer, for hosts with little traffic")]
 pub struct Report {
-    /// How long to count packet delivery; 0 only checks the settings.
+    /// For how long to count packet delivery, in seconds; 0 only checks the settings.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=3600))]
     pub seconds: u64,
 }
@@ -52,21 +52,21 @@ pub struct Audit {
     /// Reports, or directories with reports (*.json, *.jsonl).
     #[arg(value_name = "FILE|DIR", required = true)]
     pub from: Vec<PathBuf>,
-    /// The names of all hosts, one per line; `#` begins a comment.
+    /// A file with the names of all hosts, one per line; `#` begins a comment.
     #[arg(long, value_name = "FILE")]
     pub expect: Option<PathBuf>,
-    /// Exit with 3 for this issue and worse ones.
+    /// Exit with 3 if a host has this issue or a worse one.
     #[arg(long, value_name = "ISSUE", default_value = "stale", value_parser = issue())]
     pub gate: Issue,
-    /// Reports older than this are stale.
+    /// The age, in hours, above which a report is stale.
     #[arg(long, value_name = "HOURS", default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=8760))]
     pub max_age: u64,
-    /// Also write a page with charts to this file.
+    /// Also write an HTML page with charts to this file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }
 
-/// Parses an issue by its word.
+/// Parses an issue from its word.
 fn issue() -> impl TypedValueParser<Value = Issue> {
     PossibleValuesParser::new(Issue::ALL.map(Issue::as_str))
         .map(|word| Issue::ALL.into_iter().find(|issue| issue.as_str() == word).unwrap_or(Issue::Stale))

@@ -1,15 +1,16 @@
-//! The commands by purpose, as listed by `netpolicy --help` and the reference.
+//! Lists the commands by purpose, for `netpolicy --help` and the reference.
 
 use std::fmt::Write as _;
 
 use clap::Command;
 pub use cli::GROUPS;
 
-/// The template of `--help`: `before-help` contains the commands by group.
+/// The template of `--help`, in which `before-help` contains the commands by group.
 const TEMPLATE: &str =
     "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}Options:\n{options}\n{after-help}";
 
-/// Groups the commands in the program's help: only names with `-h`, one line per command with `--help`.
+/// Groups the commands in the program's help: `-h` lists only their names, `--help` has a line for each
+/// command.
 #[must_use]
 pub fn grouped(command: Command) -> Command {
     let (names, lines) = (group_names(&command), group_lines(&command));
@@ -20,7 +21,7 @@ pub fn grouped(command: Command) -> Command {
         .after_help("netpolicy --help describes each command; netpolicy COMMAND -h lists its options.")
 }
 
-/// The names of each group's commands, one line per group.
+/// Lists the names of each group's commands, one line per group.
 fn group_names(command: &Command) -> String {
     let width = width(GROUPS.iter().map(|(group, _)| *group));
     let mut text = String::from("Commands:\n");
@@ -36,7 +37,7 @@ fn group_names(command: &Command) -> String {
     text
 }
 
-/// The commands of each group, with descriptions.
+/// Lists the commands of each group, with descriptions.
 fn group_lines(command: &Command) -> String {
     let width = width(GROUPS.iter().flat_map(|(_, names)| names.iter().copied()));
     let mut text = String::new();
@@ -54,7 +55,7 @@ fn group_lines(command: &Command) -> String {
     text.trim_end().to_owned()
 }
 
-/// The width of help lines.
+/// The maximum width of a line of help, in characters.
 const COLUMNS: usize = 80;
 
 /// Wraps words into lines of at most this many characters.

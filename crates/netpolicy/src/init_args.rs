@@ -23,7 +23,7 @@ pub struct Init {
     /// Write to this file instead of standard output.
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// The policy in each section.
+    /// The policy to write into each section.
     #[arg(long, value_name = "POLICY", default_value_t = PolicyName::None, value_parser = policy)]
     pub policy: PolicyName,
 }

@@ -1,7 +1,7 @@
 //! The command line of netpolicy: arguments, commands, and their output.
 //!
-//! `policy-file` parses policy files, and `session::cycle` is the main sequence. Tool commands are separate
-//! programs ([`cli::programs`]).
+//! `policy-file` parses policy files, and `session::cycle` is the main sequence. The commands `bench`, `sim`,
+//! `lab` and `tc` are separate programs ([`cli::programs`]).
 //!
 //! Read in this order: [`session::cycle`] (the main sequence), [`args`] (arguments), [`::policy_file`]
 //! (policy files), `commands` (one file per command), `render` (output).
@@ -39,7 +39,7 @@ use clap::CommandFactory;
 use cli::programs::Tool;
 use cli::{Context, Globals};
 
-/// Runs the command line.
+/// Runs the command that the command line names.
 pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == ::daemon::inspector::WORKER) {
         return ::daemon::inspector::serve().unwrap_or(session::Exit::Failed).into();

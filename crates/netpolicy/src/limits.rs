@@ -7,7 +7,7 @@ use session::Fault;
 /// process.
 const OPEN_FILES_MIN: u64 = 64;
 
-/// Raises the limit on open files to what is needed, as far as permitted.
+/// Raises the limit on open files to the number that is needed, as far as permitted.
 ///
 /// # Errors
 /// If the limit cannot be raised.

@@ -16,13 +16,13 @@ Examples:
   netpolicy record --with-names host.json as it is, for yourself
   netpolicy doctor --from host.json       what is wrong with the recorded host")]
 pub struct Record {
-    /// The file; an existing one is replaced. Only its owner can read it.
+    /// The file to write; an existing file is replaced. Only its owner can read it.
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
     /// Write names, addresses and users as they are.
     #[arg(long)]
     pub with_names: bool,
-    /// How long to count packet delivery, for `doctor`; 0 only checks the settings.
+    /// For how long to count packet delivery for `doctor`, in seconds; 0 only checks the settings.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=3600))]
     pub seconds: u64,
 }
@@ -36,7 +36,7 @@ Examples:
   netpolicy diff before.json after.json   what an update has changed
   netpolicy -o jsonl diff a.json b.json   one record for each difference")]
 pub struct Diff {
-    /// A file of `netpolicy record`.
+    /// A file that `netpolicy record` wrote.
     #[arg(value_name = "A", value_hint = ValueHint::FilePath)]
     pub a: PathBuf,
     /// Another one.
@@ -44,10 +44,10 @@ pub struct Diff {
     pub b: PathBuf,
 }
 
-/// A recording instead of this host.
+/// The recording that a command reads instead of this host.
 #[derive(Clone, Debug, Default, Args)]
 pub struct FromArgs {
-    /// Read the host from this file of `netpolicy record` instead of the running kernel.
+    /// Read the host from this file, which `netpolicy record` wrote, instead of the running kernel.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub from: Option<PathBuf>,
 }

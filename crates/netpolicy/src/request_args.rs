@@ -30,20 +30,20 @@ fn delivery(text: &str) -> Result<DeliveryMode, String> {
 #[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct DeliveryChoice {
-    /// Goal for the traffic, as in latency: netpolicy derives the delivery mode and everything else (CPUs,
-    /// interrupts, rings).
+    /// The goal for the traffic, as in latency: netpolicy derives the delivery mode and everything else
+    /// (CPUs, interrupts, rings).
     #[arg(long, value_name = "POLICY", value_parser = policy, add = ArgValueCandidates::new(completing::policies))]
     pub policy: Option<PolicyName>,
-    /// Delivery mode, as in suspend20: only this mechanism.
+    /// The delivery mode, as in suspend20: only this mechanism is set.
     #[arg(long, value_name = "MODE", value_parser = delivery, add = ArgValueCandidates::new(completing::modes))]
     pub delivery: Option<DeliveryMode>,
 }
 
-/// The budget of a request without a policy file.
+/// The budget of a request that is made without a policy file.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct BudgetArgs {
-    /// The maximum number of CPUs that may poll without traffic; fullbusy, eventbusy and userbusy need one
-    /// per thread that waits in epoll_wait, threaded-busy one per NAPI.
+    /// The maximum number of CPUs that may poll without traffic. fullbusy, eventbusy and userbusy need one
+    /// CPU per thread that waits in epoll_wait, threaded-busy needs one per NAPI.
     #[arg(long, global = true, value_name = "N")]
     pub polling_cpus: Option<u32>,
     /// The maximum real-time priority of kernel threads.
@@ -57,20 +57,22 @@ pub struct BudgetArgs {
     pub rt_priority: Option<u32>,
 }
 
-/// Scheduling of the kernel threads of threaded and threaded-busy.
+/// How the kernel threads of threaded and threaded-busy are scheduled.
 #[derive(Clone, Debug, Args)]
 pub struct Kthread {
-    /// The CPUs on which they run: irq (with their interrupts), sibling (next to them), any, or a list of
-    /// CPUs.
+    /// The CPUs on which the kernel threads run: irq (with their interrupts), sibling (next to them), any, or
+    /// a list of CPUs.
     #[arg(long, global = true, value_name = "CPUS")]
     pub kthread_cpus: Option<KthreadCpus>,
-    /// Scheduling class of kernel threads, with nice value or priority: other:-5, batch, fifo:50, rr:10.
+    /// The scheduling class of the kernel threads, with its nice value or priority: other:-5, batch, fifo:50,
+    /// rr:10.
     #[arg(long, global = true, value_name = "CLASS", allow_hyphen_values = true)]
     pub kthread_class: Option<Scheduling>,
-    /// Utilisation clamp, MIN-MAX in 1024ths of a CPU: 512-1024.
+    /// The utilisation clamp of the kernel threads, MIN-MAX in 1024ths of a CPU: 512-1024.
     #[arg(long, global = true, value_name = "MIN-MAX")]
     pub kthread_util_clamp: Option<UtilClamp>,
-    /// How long they run before another thread of their CPU may run. Only for classes other and batch.
+    /// How long the kernel threads run before another thread of their CPU may run. Only for classes other and
+    /// batch.
     #[arg(
         long,
         global = true,
@@ -105,7 +107,7 @@ impl BudgetArgs {
 }
 
 impl DeliveryChoice {
-    /// Returns the given policy or mode.
+    /// Returns the policy or delivery mode that was given.
     pub fn word(&self) -> PolicyWord {
         // clap's argument group guarantees that exactly one of `policy` and `delivery` is given.
         let policy = self.policy.unwrap_or(PolicyName::None);

@@ -5,20 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::host::{Confidence, IrqEdge, Process, SocketState};
 use model::{Fd, Host, NapiId, RxQueue};
 
-/// Sockets of one epoll whose state and NAPI are the same.
+/// Sockets that have the same epoll, the same state and the same NAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SocketGroup {
     /// The epoll that watches the sockets; `None` if no epoll does.
     pub(crate) epoll: Option<Fd>,
     /// The state of these sockets.
     pub(crate) state: SocketState,
-    /// The NAPI that delivers their packets.
+    /// The NAPI that delivers the sockets' packets.
     pub(crate) napi: Option<NapiId>,
     /// The number of these sockets.
     pub(crate) count: usize,
 }
 
-/// The epolls that watch each socket of a process, by the socket's inode.
+/// Returns the epolls that watch each socket of a process, by the socket's inode.
 pub(crate) fn watchers(process: &Process) -> BTreeMap<u64, BTreeSet<Fd>> {
     let mut watchers: BTreeMap<u64, BTreeSet<Fd>> = BTreeMap::new();
     for epoll in &process.epolls {
@@ -29,7 +29,8 @@ pub(crate) fn watchers(process: &Process) -> BTreeMap<u64, BTreeSet<Fd>> {
     watchers
 }
 
-/// The sockets of a process in groups, by epoll. A socket that several epolls watch is in a group of each.
+/// Returns the sockets of a process in groups, by epoll. A socket that several epolls watch is in a group of
+/// each of them.
 pub(crate) fn socket_groups(process: &Process) -> Vec<SocketGroup> {
     let watchers = watchers(process);
     let mut counts: BTreeMap<(Option<Fd>, SocketState, Option<NapiId>), usize> = BTreeMap::new();
@@ -46,13 +47,13 @@ pub(crate) fn socket_groups(process: &Process) -> Vec<SocketGroup> {
         .collect()
 }
 
-/// Whether groups of one epoll receive from several NAPIs.
+/// Whether the groups of one epoll receive from several NAPIs.
 pub(crate) fn is_mixed<'g>(groups: impl IntoIterator<Item = &'g SocketGroup>) -> bool {
     let napis: BTreeSet<NapiId> = groups.into_iter().filter_map(|group| group.napi).collect();
     napis.len() > 1
 }
 
-/// Describes a group: `12 established`.
+/// Describes a group, such as `12 established`.
 pub(crate) fn described(group: &SocketGroup) -> String {
     let state = match group.state {
         SocketState::TcpListen => "listening",
@@ -87,18 +88,18 @@ impl NapiEdges {
         edges
     }
 
-    /// The queues of a NAPI, each with its confidence.
+    /// Returns the queues of a NAPI, and how certain each of these edges is.
     pub(crate) fn queues_of(&self, napi: NapiId) -> &[(RxQueue, Confidence)] {
         self.queues.get(&napi).map_or(&[], Vec::as_slice)
     }
 
-    /// The interrupt of a NAPI.
+    /// Returns the interrupt of a NAPI.
     pub(crate) fn irq_of(&self, napi: NapiId) -> Option<IrqEdge> {
         self.irqs.get(&napi).copied().flatten()
     }
 }
 
-/// The mark of an edge: `?` if it was inferred, nothing if the kernel or driver reports it.
+/// Returns the mark of an edge: `?` if the edge was inferred, nothing if the kernel or driver reports it.
 pub(crate) const fn mark(confidence: Confidence) -> &'static str {
     match confidence {
         Confidence::Stated => "",

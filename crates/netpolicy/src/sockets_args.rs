@@ -29,10 +29,10 @@ pub struct SocketPolicies {
 /// The subcommands of `sockets`.
 #[derive(Debug, Subcommand)]
 pub enum SocketsCommand {
-    /// Enable requests in a cgroup. If it is already enabled, only change which policies its programs may
+    /// Enable requests in a cgroup. If they are already enabled, only change which policies its programs may
     /// request.
     Enable(SocketsEnable),
-    /// Stop answering requests of a cgroup.
+    /// Stop answering the requests of a cgroup's programs.
     Disable(SocketsDisable),
     /// List the enabled cgroups, and the requests of their programs.
     List,
@@ -41,15 +41,15 @@ pub enum SocketsCommand {
 /// The arguments of `sockets enable`.
 #[derive(Debug, Args)]
 pub struct SocketsEnable {
-    /// The cgroup: a directory, or a path below the root of the unified hierarchy. Descendants are enabled,
-    /// too.
+    /// The cgroup: a directory, or a path below the root of the unified hierarchy. Requests are enabled in
+    /// its descendants, too.
     #[arg(long, value_name = "PATH")]
     pub cgroup: PathBuf,
-    /// Policies that any user may request. Processes with CAP_NET_ADMIN may request any policy, and every
-    /// user `none`.
+    /// The policies that any user may request. Processes with CAP_NET_ADMIN may request any policy, and every
+    /// user may request `none`.
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_values = ["latency", "bulk", "cpu", "power"], value_parser = of_a_socket)]
     pub allow: Vec<PolicyName>,
-    /// Policies that one user may request instead. May be given more than once.
+    /// The policies that one user may request instead of those in --allow. May be given more than once.
     #[arg(long, value_name = "UID:POLICY,...")]
     pub allow_user: Vec<UserChoice>,
     /// Fail, with exit code 6, if prctl is unavailable.
@@ -61,13 +61,13 @@ pub struct SocketsEnable {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct SocketsDisable {
-    /// The programs of this cgroup.
+    /// Disable requests by the programs of this cgroup.
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<PathBuf>,
-    /// The programs of the cgroup with this id, if it was removed.
+    /// Disable requests by the programs of the cgroup with this id, for a cgroup that was removed.
     #[arg(long, value_name = "N")]
     pub id: Option<u64>,
-    /// Every cgroup and process.
+    /// Disable requests by the programs of every cgroup, and by every process.
     #[arg(long)]
     pub all: bool,
 }
@@ -96,7 +96,7 @@ impl FromStr for UserChoice {
     }
 }
 
-/// Parses a policy for a socket: any except `mix`, which is only for devices.
+/// Parses a policy for a socket: any policy except `mix`, which is only for devices.
 fn of_a_socket(text: &str) -> Result<PolicyName, String> {
     match text.parse::<PolicyName>() {
         Ok(PolicyName::Mix) => Err("`mix` is a policy for devices only".to_owned()),

@@ -1,5 +1,5 @@
-//! Which mechanisms can be used on a host, why others cannot, and which kernel introduced them. The reference
-//! page is generated from the same table.
+//! Determines which mechanisms can be used on a host, why others cannot, and which kernel introduced them.
+//! The reference page is generated from the same table.
 
 use linux::{KernelError, Netns, Processes};
 use model::host::Device;
@@ -24,18 +24,18 @@ pub struct MechanismRow {
 /// A requirement of a mechanism.
 #[derive(Clone, Copy, Debug)]
 pub enum MechanismNeed {
-    /// A kernel feature that can be queried.
+    /// A kernel feature, which can be queried.
     Kernel(&'static str, fn(&Host) -> bool),
-    /// A kernel feature that is visible in the state of the kernel's threads.
+    /// A kernel feature that is visible in the state of a kernel thread.
     Thread(&'static str, fn(&KthreadState) -> bool),
     /// A property of the host, or a privilege of the caller.
     Held(&'static str, fn(&Host, &Prerequisites) -> bool),
-    /// A device whose driver supports the mechanism.
+    /// A device with a driver that supports the mechanism.
     Device(&'static str, fn(&Device) -> bool),
 }
 
 impl MechanismNeed {
-    /// The requirement, for display.
+    /// Returns the requirement as text, for display.
     pub const fn words(&self) -> &'static str {
         match self {
             Self::Kernel(words, _)
@@ -55,7 +55,7 @@ const BTF: MechanismNeed = MechanismNeed::Held("kernel BTF", |_, has| has.btf);
 const NO_RT: MechanismNeed = MechanismNeed::Held("a kernel without PREEMPT_RT", |_, has| !has.preempt_rt);
 const NAPIS: MechanismNeed = MechanismNeed::Device("a device with NAPIs", |device| !device.napis.is_empty());
 
-/// All mechanisms: packet delivery, threads, NIC, measurement, applications.
+/// All mechanisms, ordered by kind: packet delivery, threads, NIC, measurement, applications.
 pub const MECHANISMS: &[MechanismRow] = &[
     MechanismRow {
         name: "defer-device",
@@ -278,7 +278,7 @@ pub const MECHANISMS: &[MechanismRow] = &[
     },
 ];
 
-/// The largest TCP packet before BIG TCP, in bytes. Kernel: `include/linux/netdevice.h`
+/// The maximum size of a TCP packet without BIG TCP, in bytes. Kernel: `include/linux/netdevice.h`
 /// `GSO_LEGACY_MAX_SIZE`.
 const SMALL_TCP_MAX: u32 = 65_536;
 
@@ -291,7 +291,7 @@ pub struct SupportMatrix {
     pub mechanisms: Vec<Supported>,
 }
 
-/// A mechanism's state on a host.
+/// Whether a mechanism can be used on a host.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Supported {
     /// The name.
@@ -300,9 +300,9 @@ pub struct Supported {
     pub meaning: String,
     /// The first kernel release with the mechanism; `None` if no release has it.
     pub since: Option<String>,
-    /// Whether the mechanism can be used here, by this caller.
+    /// Whether this caller can use the mechanism on this host.
     pub usable: bool,
-    /// The devices on which it can be used; empty if it does not depend on a device.
+    /// The devices on which the mechanism can be used; empty if it does not depend on a device.
     pub devices: Vec<String>,
     /// The missing requirements.
     pub lacks: Vec<String>,
@@ -379,10 +379,11 @@ impl MechanismRow {
         }
     }
 
-    /// The requirements in addition to a recent kernel, for display.
+    /// Returns the requirements in addition to a recent kernel, for display.
     pub fn needed(&self) -> Vec<&'static str> {
         let beside = self.needs.iter().filter(|need| match need {
-            // A kernel of any version may be built without the feature.
+            // List a build option even for a recent kernel, because a kernel of any version may be built
+            // without the feature.
             MechanismNeed::Kernel(words, _) | MechanismNeed::Thread(words, _) => {
                 self.since.is_none() || words.starts_with("CONFIG_")
             }
@@ -392,10 +393,11 @@ impl MechanismRow {
     }
 }
 
-/// The missing requirement if no kernel thread could be read, because the threads show these features.
+/// The requirement that is missing if no kernel thread could be read: these features are visible only in
+/// kernel threads.
 const NO_THREAD: &str = "readable kernel threads: a container's PID namespace shows none";
 
-/// A device to which no mechanism applies.
+/// The loopback device, to which no mechanism applies.
 const LOOPBACK: &str = "lo";
 
 /// The maximum number of devices that a row names.

@@ -12,7 +12,7 @@ use crate::compare_args::{guard, margin, window};
 use crate::completing;
 use crate::watch_args::ServiceChoice;
 
-/// The limits without `--guard`.
+/// The limits that apply without `--guard`.
 pub(crate) const USUAL_LIMITS: &str = "p50=+15%,p90=+15%,p99=+15%,cpu=+25%";
 
 /// Find the best setting for a service, on its live traffic.
@@ -36,31 +36,32 @@ pub struct Tune {
     /// The metric to improve: p50, p90, p99, cpu, requests.
     #[arg(long, value_name = "METRIC")]
     pub goal: Metric,
-    /// How much other metrics of the winner may grow: p50, p90, p99, cpu.
+    /// How much the other metrics may grow with the winner: p50, p90, p99, cpu.
     #[arg(long, value_name = "LIMITS", default_value = USUAL_LIMITS)]
     pub guard: Limits,
     /// Another candidate, as for `compare`. May be given more than once.
     #[arg(long, value_name = "CANDIDATE", add = ArgValueCandidates::new(completing::candidates))]
     pub candidate: Vec<Candidate>,
-    /// Try only the candidates of `--candidate`, without other timeouts.
+    /// Try only the candidates that `--candidate` names, without other timeouts.
     #[arg(long, requires = "candidate")]
     pub only: bool,
     /// The length of a window, 1s to 60s.
     #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = window)]
     pub window: Nanoseconds,
-    /// The pause between a switch and its window, 10ms to 10s: outstanding requests end during it.
+    /// The pause between a switch and the next window, 10ms to 10s, so that outstanding requests end before
+    /// the window.
     #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = guard)]
     pub guard_time: Nanoseconds,
     /// The maximum duration, in seconds.
     #[arg(long, alias = "max-seconds", value_name = "N", default_value_t = 600, value_parser = clap::value_parser!(u64).range(30..=86_400))]
     pub seconds: u64,
-    /// Changes smaller than this, in percent, count as no difference.
+    /// The change in percent below which two candidates count as equal.
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = margin)]
     pub margin: f64,
     /// The seed of the random order, to repeat a tuning in the same order [default: from the clock].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// List the candidates in order, and exit.
+    /// List the candidates in the order in which they would be tried, and exit.
     #[arg(long)]
     pub dry_run: bool,
     /// Continue a search that was killed or interrupted, with the windows that it has measured. It must have

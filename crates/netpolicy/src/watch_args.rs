@@ -1,4 +1,4 @@
-//! The command line of `watch`.
+//! Defines the command line of `watch`.
 
 use std::path::PathBuf;
 
@@ -12,8 +12,8 @@ use crate::completing;
 /// Measure the response times of a running service, from outside.
 ///
 /// For a part of each second, BPF programs record when requests arrive, are read and are answered, and how
-/// long packets waited in the NIC's ring. The service is not changed and need not cooperate. What cannot be
-/// measured is listed with the reason: docs/reference/watch.md.
+/// long packets waited in the NIC's ring. The service is not changed and need not cooperate. The report lists
+/// what cannot be measured, with the reason: docs/reference/watch.md.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,14 +24,14 @@ Examples:
   netpolicy -o jsonl watch --port 80 | jq '.data.response.p99'
   netpolicy watch nginx --record day.jsonl")]
 pub struct WatchArgs {
-    /// The service whose requests are measured.
+    /// The service to measure.
     #[command(flatten)]
     pub service: ServiceChoice,
     /// Duration in seconds; by default, until Ctrl-C.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: Option<u64>,
-    /// The part of each second that is measured, 10ms to 1s. A larger part covers more requests, and costs
-    /// the service more.
+    /// How much of each second to measure, from 10ms to 1s. A larger part covers more requests, but slows the
+    /// service more.
     #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = sample)]
     pub sample: Nanoseconds,
     /// Record every window in this file, as JSON lines.
@@ -39,10 +39,10 @@ pub struct WatchArgs {
     pub record: Option<PathBuf>,
 }
 
-/// An operator's choice of service.
+/// Arguments that select a service: its name, a pid, a port or a unit.
 #[derive(Clone, Debug, Args)]
 pub struct ServiceChoice {
-    /// A service of the policy files, a unit, an executable, or a port.
+    /// The name of a service in the policy files, a unit, an executable, or a port.
     #[arg(value_name = "SERVICE", add = ArgValueCandidates::new(completing::served), required_unless_present_any = ["pid", "port", "unit"], conflicts_with_all = ["pid", "port", "unit"])]
     pub service: Option<String>,
     /// The process with this pid, and its children.
@@ -68,7 +68,7 @@ impl ServiceChoice {
     }
 }
 
-/// The minimum length of a window: a hundred times as long as attaching the programs takes.
+/// The minimum length of a window: a hundred times the time that attaching the programs takes.
 const SAMPLE_MIN: Nanoseconds = Nanoseconds::from_millis(10);
 
 fn sample(text: &str) -> Result<Nanoseconds, String> {

@@ -14,16 +14,16 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The dotted paths of the values. A mapping without a comment is represented by its keys. The comment above
-/// a value, which `helm show values` prints, is its description.
+/// Returns the dotted paths of the values in values.yaml. A mapping without a comment is represented by its
+/// keys. The comment above a value is its description, which `helm show values` prints.
 fn values() -> BTreeSet<String> {
     let (mut paths, mut description, mut parents): (BTreeSet<String>, String, Vec<(usize, String)>) =
         (BTreeSet::new(), String::new(), Vec::new());
-    // The column of the value whose default consists of the following, further indented lines.
+    // The indentation of a value whose default continues on the following, further indented lines.
     let mut inside: Option<usize> = None;
     for line in read(&format!("{CHART}/values.yaml")).lines() {
         let column = line.len() - line.trim_start().len();
-        // An indented comment is an example.
+        // A comment whose text is indented is an example, not a description.
         if let Some(comment) = line.trim_start().strip_prefix("# ").filter(|text| !text.starts_with(' ')) {
             comment.clone_into(&mut description);
             continue;
@@ -51,7 +51,8 @@ fn values() -> BTreeSet<String> {
     paths
 }
 
-/// The dotted paths of a schema's properties that have no properties themselves.
+/// Adds the dotted paths of a schema's properties to `into`, except those of properties that have properties
+/// themselves.
 fn properties(schema: &Value, path: &str, into: &mut BTreeSet<String>) {
     match schema["properties"].as_object() {
         Some(all) => {
@@ -79,7 +80,7 @@ fn the_schema_has_every_value_of_values_yaml_and_no_other() {
         );
     }
     for path in &known {
-        // Helm adds `global` to the values.
+        // Helm itself adds `global` to the values.
         let is_listed = listed.iter().any(|listed| path == listed || path.starts_with(&format!("{listed}.")));
         assert!(is_listed || path == "global", "{path} is not in values.yaml");
     }
@@ -145,7 +146,7 @@ fn the_how_to_names_what_the_chart_needs() {
     );
 }
 
-/// The collection recognises "too little traffic" by these words.
+/// The Ansible collection recognises a refusal for too little traffic by these words.
 #[test]
 fn the_collection_knows_how_a_guard_refuses_a_service_without_traffic() {
     let module = read("packaging/ansible/netpolicy/plugins/module_utils/netpolicy.py");

@@ -13,7 +13,7 @@ use model::{Fd, Host, Label, Pid, PolicyName};
 use netpolicy::init::{FirstFile, Found, ListeningSocket};
 use proptest::prelude::*;
 
-/// Makes a process listen.
+/// Adds sockets with these states and local addresses to a process.
 fn at(mut process: Process, sockets: &[(SocketState, &str)]) -> Process {
     for (number, (state, address)) in (0_u32..).zip(sockets) {
         let inode = u64::from(process.id.pid.0) * 1000 + 500 + u64::from(number);
@@ -35,7 +35,7 @@ fn at(mut process: Process, sockets: &[(SocketState, &str)]) -> Process {
 const TCP: SocketState = SocketState::TcpListen;
 const UDP: SocketState = SocketState::Udp;
 
-/// What netpolicy finds on a host if all of it is visible.
+/// Returns what netpolicy finds on a host when it can see the whole host.
 fn found(host: Host, cgroups: &[(u32, &str)]) -> Found {
     let sockets = host.processes.iter().flat_map(|process| &process.sockets);
     let listening: Vec<ListeningSocket> =
@@ -45,7 +45,7 @@ fn found(host: Host, cgroups: &[(u32, &str)]) -> Found {
     Found { host, cgroups, started_as: BTreeMap::new(), received, listening, notes: BTreeMap::new() }
 }
 
-/// A typical cache server, and the services that usually run next to it.
+/// Returns a typical cache server, and the services that usually run next to it.
 fn cache_server() -> Found {
     let mut host = host();
     let mut eth0 = device(2, "eth0", &[259, 260]);
@@ -195,7 +195,7 @@ fn read(text: &str) -> usize {
     merged.sections.len()
 }
 
-/// Removes the comment marks of the sections that are comments.
+/// Uncomments the sections that are commented out.
 fn uncommented(text: &str) -> String {
     let line = |line: &str| match line.strip_prefix('#') {
         Some(rest) if ["[", "match ", "policy ", "goal "].iter().any(|begin| rest.starts_with(begin)) => {
@@ -206,7 +206,7 @@ fn uncommented(text: &str) -> String {
     text.lines().map(line).collect()
 }
 
-/// Names as on real hosts, and unusual ones.
+/// Generates service names as found on real hosts, and unusual ones.
 fn odd() -> impl Strategy<Value = String> {
     prop_oneof![
         "[a-z]{1,8}",

@@ -17,7 +17,7 @@ fn dashboard() -> Value {
     serde_json::from_str(&read("packaging/monitoring/netpolicy-host.json")).expect("JSON")
 }
 
-/// The values of a key in YAML that has one key per line.
+/// Returns the values of a key in YAML that has one key per line.
 fn values<'a>(yaml: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
     let line =
         move |line: &'a str| line.trim().trim_start_matches("- ").strip_prefix(key)?.strip_prefix(": ");

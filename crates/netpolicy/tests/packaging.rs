@@ -1,5 +1,5 @@
-//! Checks installed files other than the programs, such as the systemd units. In `root/tools.rs`, systemd
-//! checks the units.
+//! Checks the installed files that are not programs, such as the systemd units. In `root/tools.rs`, systemd
+//! itself checks the units.
 
 use std::path::{Path, PathBuf};
 

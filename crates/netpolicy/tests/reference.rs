@@ -58,7 +58,7 @@ fn settings() -> String {
         let _ = writeln!(page, "## {family}");
         let mut repeated = Vec::new();
         for group in table.chunk_by(|one, next| one.interface == next.interface) {
-            // Details that all settings of an interface have are printed once.
+            // The page prints details that all settings of an interface share only once.
             let since = group[0].since;
             let since = group.iter().all(|facts| facts.since == since).then(|| since.to_string());
             let key =
@@ -72,7 +72,8 @@ fn settings() -> String {
                     Disruption::QueueReset => " †",
                     Disruption::LinkDown => " ‡",
                 };
-                // The meaning of a setting that devices and queues have is printed only once.
+                // If devices and queues have a setting with the same name and meaning, the page prints the
+                // meaning only once.
                 let mut meaning = cell(&facts.meaning());
                 if !listed_meanings.insert((facts.name, meaning.clone())) {
                     repeated.push(format!("`{}`", cell(facts.name)));
@@ -99,7 +100,7 @@ fn settings() -> String {
     page
 }
 
-/// The key of a setting in policy files: `key` if it has the setting's name.
+/// Returns how the page names a setting's key in policy files: `key` if the key has the setting's name.
 fn key_of(facts: &Facts) -> Option<String> {
     let key = facts.key?;
     let named = key.strip_prefix("settings.") == Some(facts.name);
@@ -134,7 +135,7 @@ fn keys() -> String {
             } else {
                 cell(&row.takes)
             };
-            // The page of settings describes each setting; the other pages refer to it.
+            // The settings page describes each setting; this page only links to that description.
             let mut meaning = cell(row.meaning);
             if let Some(facts) = Setting::facts_of_key(path) {
                 let setting = format!("[`{}`](settings.md).", facts.name);
@@ -154,7 +155,8 @@ fn keys() -> String {
     page
 }
 
-/// The keys below `settings` that accept other values than a setting's own. `settings.md` has the other keys.
+/// Describes the keys below `settings` that accept other values than the setting itself. `settings.md` has
+/// the other keys.
 fn device_settings() -> String {
     let mut page = String::new();
     for row in key_table() {
@@ -243,7 +245,7 @@ fn delivery_modes() -> String {
     page
 }
 
-/// A table cell with numbers; empty if all numbers are zero.
+/// Returns a table cell with numbers; empty if all numbers are zero.
 fn numbers(text: &str) -> String {
     if text == "0 / 0 / 0" { String::new() } else { text.to_owned() }
 }

@@ -1,4 +1,5 @@
-//! Checks the mechanisms of several kinds of hosts, and that their table agrees with the table of settings.
+//! Checks which mechanisms several kinds of hosts have, and that the table of mechanisms agrees with the
+//! table of settings.
 
 #[path = "../../plan/tests/plan/made.rs"]
 #[expect(dead_code, reason = "other tests make other hosts of it")]

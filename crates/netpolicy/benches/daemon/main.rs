@@ -3,7 +3,7 @@
 //! Also measures the daemon's cost without events, and its cost for a process without a policy.
 //!
 //! `cargo bench -p netpolicy --bench daemon`, as root; `-- PART` runs one part. Programs after PART are other
-//! builds of netpolicy, which are measured in turn with this one.
+//! builds of netpolicy, which are measured in alternation with this one.
 //!
 //! Everything happens in the lab's namespaces. The watched processes run this program's own image; each
 //! reports when it saw the policy in force.
@@ -27,27 +27,27 @@ use stage::{Stage, median};
 
 type Done<T> = Result<T, Box<dyn Error>>;
 
-/// The netpolicy of this build.
+/// The path of the netpolicy binary that this build made.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_netpolicy");
-/// The number of processes without a policy.
+/// The number of other processes on the host, which have no policy.
 const BESIDE: usize = 1_000;
-/// The number of measurements in a block, and of blocks for each program.
+/// The number of measurements in a block, and the number of blocks for each program.
 const ROUNDS: usize = 20;
 const LINK_ROUNDS: usize = 12;
 const POD_ROUNDS: usize = 100;
 const REACTION_BLOCKS: usize = 6;
-/// The number of times that a link comes up before the daemon is told to forget its repairs: its limit is ten
-/// repairs in ten minutes.
+/// How often a link comes up before the daemon is told to forget its repairs, because it repairs at most ten
+/// times in ten minutes.
 const LINKS_IN_A_ROW: usize = 8;
-/// The number of sockets in the part without events.
+/// The number of sockets during the measurement without events.
 const SOCKETS: usize = 10_000;
 const DEVICES: usize = 4;
 const QUEUES_EACH: u32 = 64;
 /// How long the daemon is measured without events.
 const IDLE: Duration = Duration::from_secs(60);
-/// The number of programs started in a row, for each variant of a block.
+/// The number of programs that are started in a row, for each variant of a block.
 const STARTED: usize = 300;
-/// The number of uncounted program starts at the beginning.
+/// The number of program starts at the beginning that are not counted.
 const WARM_UP: usize = 100;
 const SETTLES: Duration = Duration::from_secs(1);
 const BLOCKS: usize = 16;
@@ -84,7 +84,7 @@ fn main() -> Done<()> {
     Ok(())
 }
 
-/// Services: execve and listeners.
+/// Measures the reaction to services: to an execve and to a listener.
 fn reaction(programs: &[String]) -> Done<()> {
     let mut stage = Stage::new("reaction", 2)?;
     stage.asks(&role::policy(&stage))?;
@@ -112,7 +112,7 @@ fn reaction(programs: &[String]) -> Done<()> {
     Ok(())
 }
 
-/// Servers in another network namespace, behind a macvlan of the host's device.
+/// Measures the reaction to servers in another network namespace, behind a macvlan of the host's device.
 fn pods() -> Done<()> {
     let mut stage = Stage::new("pods", 2)?;
     stage.asks(&role::policy(&stage))?;
@@ -150,8 +150,8 @@ fn rounds(one: impl Fn() -> Done<Vec<Duration>>) -> Done<Vec<Duration>> {
     Ok(took)
 }
 
-/// Measures the time from the first packet of a pod's server until its epoll is set. The packet is sent
-/// `settles` after the server listens.
+/// Measures the time from the first packet of a pod's server until the parameters of the server's epoll are
+/// set. The packet is sent `settles` after the server begins to listen.
 fn pod_server(stage: &Stage, pod: &Netns, role: &str, settles: Duration) -> Done<Vec<Duration>> {
     let server = stage.role_in(pod, role)?;
     std::thread::sleep(settles);
@@ -164,7 +164,7 @@ fn pod_server(stage: &Stage, pod: &Netns, role: &str, settles: Duration) -> Done
     Ok(in_force.iter().map(|at| at.saturating_sub(Duration::from_nanos(begun.0))).collect())
 }
 
-/// New epolls, which no event reports.
+/// Measures the reaction to new epolls that no event reports.
 fn epolls() -> Done<()> {
     let mut stage = Stage::new("epolls", 2)?;
     stage.asks(&role::policy(&stage))?;
@@ -184,7 +184,7 @@ fn epolls() -> Done<()> {
     Ok(())
 }
 
-/// A device whose link comes up, and so has new NAPIs.
+/// Measures the reaction to a device whose link comes up, and which therefore has new NAPIs.
 fn links(programs: &[String]) -> Done<()> {
     let mut stage = Stage::new("links", 2)?;
     stage.asks(&format!("[device.{SERVER_DEVICE}]\npolicy = \"bulk\"\ndelivery = \"defer50\"\n"))?;
@@ -239,7 +239,7 @@ fn compare(what: &str, programs: &[String], took: &[&Blocks]) {
     }
 }
 
-/// A ratio of paired blocks with its interval.
+/// Formats the ratio of paired blocks with its interval.
 fn as_ratio(before: &[f64], after: &[f64]) -> String {
     paired_ratio(before, after).map_or_else(
         || "too few blocks".to_owned(),
@@ -264,7 +264,7 @@ fn comes_up(index: IfIndex) -> Done<Duration> {
     Err("the link came up without its policy".into())
 }
 
-/// Starts programs, with and without a daemon that waits for others.
+/// Measures how long programs take to start, with and without a daemon that waits for other programs.
 fn cost_for_others() -> Done<()> {
     let mut stage = Stage::new("cost", 1)?;
     stage.fill(BESIDE)?;
@@ -272,12 +272,13 @@ fn cost_for_others() -> Done<()> {
     let by_unit = "[service.cache]\nmatch = { unit = \"never-started\" }\npolicy = \"latency\"\n";
     let mut times: [Vec<Duration>; 3] = Default::default();
     for block in 0..BLOCKS {
-        // The programs take turns, so that drift affects all alike.
+        // The variants alternate, so that drift affects all of them alike.
         for turn in 0..3 {
             let way = (block + turn) % 3;
             let daemon = match way {
                 0 => {
-                    // Wait as long as a daemon needs to start: an idle machine runs slower at first.
+                    // Wait as long as a daemon takes to start, because an idle machine runs more slowly at
+                    // first.
                     std::thread::sleep(SETTLES);
                     None
                 }
@@ -321,7 +322,7 @@ fn starts(count: usize) -> Done<Duration> {
     Ok(begun.elapsed() / u32::try_from(count)?)
 }
 
-/// Measures a daemon without events, with many objects under a policy.
+/// Measures the cost of a daemon without events, with many objects under a policy.
 fn idle() -> Done<()> {
     let stage = Stage::new("idle", QUEUES_EACH)?;
     let mut policy = role::policy(&stage);
@@ -350,7 +351,7 @@ fn idle() -> Done<()> {
     Ok(())
 }
 
-/// Median, 99th percentile and longest.
+/// Formats the median, the 99th percentile and the longest time.
 fn summary(what: &str, took: &mut [Duration]) -> String {
     took.sort_unstable();
     let at = |share: f64| {

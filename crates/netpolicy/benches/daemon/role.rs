@@ -1,5 +1,5 @@
-//! The watched processes. They have no policy until they exec a matching program or listen on a matching
-//! port.
+//! Plays the roles of the watched processes. They have no policy until they exec a matching program or listen
+//! on a matching port.
 
 use std::io::Write;
 use std::net::{TcpListener, UdpSocket};
@@ -16,23 +16,23 @@ use crate::{Done, SOCKETS, clock};
 
 pub(crate) const ROLE: &str = "NETPOLICY_BENCH_ROLE";
 pub(crate) const NEXT: &str = "NETPOLICY_BENCH_NEXT";
-/// The names of the two executables: one without and one with a policy.
+/// The names of the two executables: the first has no policy, the second has one.
 pub(crate) const UNMATCHED: &str = "np-unmatched";
 pub(crate) const MEANT: &str = "np-meant";
 
-/// Execs a matching program, and keeps a socket and an epoll.
+/// The role that execs a matching program, and then keeps a socket and an epoll.
 pub(crate) const EXEC: &str = "exec";
 const AFTER_EXEC: &str = "after-exec";
-/// Listens on a matching port.
+/// The role that listens on a matching port.
 pub(crate) const LISTEN: &str = "listen";
-/// Serves one connection on that port, and reports when its epoll has the parameters.
+/// The role that serves one connection on that port, and reports when its epoll has the policy's parameters.
 pub(crate) const SERVE: &str = "serve";
-/// Serves a UDP socket on that port, with or without a datagram.
+/// The role that serves a UDP socket on that port, with or without receiving a datagram.
 pub(crate) const SERVE_UDP: &str = "serve-udp";
-/// Execs a matching program, and creates epolls.
+/// The role that execs a matching program, and then creates epolls.
 pub(crate) const EPOLLS: &str = "epolls";
 const MAKES_EPOLLS: &str = "makes-epolls";
-/// Execs a matching program, and holds many sockets.
+/// The role that execs a matching program, and then holds many sockets.
 pub(crate) const HOLD: &str = "hold";
 const HOLDS: &str = "holds";
 
@@ -42,7 +42,7 @@ pub(crate) const YOUNG_EPOLLS: usize = 8;
 const SETTLED_EPOLLS: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The policy files for these processes.
+/// Returns the policy file for these processes.
 pub(crate) fn policy(stage: &Stage) -> String {
     let exe = stage.image(MEANT);
     format!(
@@ -52,7 +52,7 @@ pub(crate) fn policy(stage: &Stage) -> String {
     )
 }
 
-/// Plays the role in the environment, if there is one.
+/// Plays the role that the environment names, if it names one.
 pub(crate) fn play() -> Done<Option<()>> {
     let Ok(role) = std::env::var(ROLE) else { return Ok(None) };
     let next = std::env::var(NEXT).unwrap_or_default();
@@ -119,7 +119,7 @@ fn makes_epolls() -> Done<()> {
     let mut epolls = vec![epoll::create(epoll::CreateFlags::CLOEXEC)?];
     in_force(own, fd_of(&epolls[0])?, clock())?;
     say(".")?;
-    // Random times, independent of the daemon's intervals.
+    // Create the epolls at random times that do not depend on the daemon's intervals.
     let mut chance = model::Chance::new(u64::from(std::process::id()));
     let one = |epolls: &mut Vec<OwnedFd>| -> Done<()> {
         epolls.push(epoll::create(epoll::CreateFlags::CLOEXEC)?);
@@ -157,7 +157,7 @@ fn holds() -> Done<()> {
     }
 }
 
-/// The time until an epoll has the parameters of the policy.
+/// Waits until an epoll has the parameters of the policy, and returns the time since `begun`.
 fn in_force(process: ProcessId, fd: Fd, begun: Nanoseconds) -> Done<Duration> {
     let patience = Instant::now() + PATIENCE;
     while Instant::now() < patience {

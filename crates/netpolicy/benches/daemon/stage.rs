@@ -1,4 +1,4 @@
-//! A lab host with a daemon and the watched processes.
+//! Sets up a lab host with a daemon and the watched processes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::{Done, role};
 
-/// How long a daemon may take until it is running.
+/// The maximum time until a daemon is running.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The address of a pod's server, in the lab's network.
@@ -25,8 +25,8 @@ const POD: &str = "192.0.2.3";
 pub(crate) struct Stage {
     lab: Lab,
     beside: Vec<Child>,
-    /// The write end of the pipe that the idle processes read: they exit when it is closed, even if this
-    /// process is killed.
+    /// The write end of the pipe from which the idle processes read: they exit when it is closed, even if
+    /// this process is killed.
     held: Vec<OwnedFd>,
     scratch: TempDir,
 }
@@ -60,7 +60,7 @@ impl Stage {
         Ok(host.device_named(SERVER_DEVICE).ok_or("the device")?.id.ifindex)
     }
 
-    /// Adds a veth pair with NAPIs; both ends are in the server's namespace.
+    /// Adds a veth pair with NAPIs, with both ends in the server's namespace.
     pub(crate) fn adds_device(&self, name: &str, queues: u32) -> Done<()> {
         let peer = format!("{name}p");
         let queues = queues.to_string();
@@ -99,7 +99,7 @@ impl Stage {
         Ok(began?)
     }
 
-    /// Starts a daemon of this netpolicy, and waits until it is running.
+    /// Starts a daemon of this program, and waits until the daemon is running.
     pub(crate) fn daemon(&self, program: &str) -> Done<Daemon> {
         self.daemon_by(Command::new(program))
     }
@@ -127,12 +127,12 @@ impl Stage {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        // The daemon reports its first plan before it applies it.
+        // Wait, because the daemon reports its first plan before it applies the plan.
         std::thread::sleep(Duration::from_millis(500));
         Ok(daemon)
     }
 
-    /// A network namespace with a macvlan on the lab's device.
+    /// Creates a network namespace with a macvlan on the lab's device.
     pub(crate) fn pod(&mut self) -> Done<Netns> {
         let holder =
             Command::new("unshare").args(["--net", "sleep", "infinity"]).stdin(Stdio::null()).spawn()?;
@@ -205,7 +205,7 @@ impl Drop for Stage {
     }
 }
 
-/// A running daemon. Dropping it ends it.
+/// A running daemon. Dropping this value ends the daemon.
 pub(crate) struct Daemon {
     child: Child,
 }
@@ -215,7 +215,7 @@ impl Daemon {
         Ok(fs::read_to_string(Path::new("/proc").join(self.child.id().to_string()).join(name))?)
     }
 
-    /// The CPU time of the daemon, which has one thread.
+    /// Returns the CPU time of the daemon, which has one thread.
     pub(crate) fn cpu(&self) -> Done<Duration> {
         let text = self.file("schedstat")?;
         let first = text.split_ascii_whitespace().next().ok_or("schedstat")?;
@@ -245,13 +245,13 @@ impl Drop for Daemon {
     }
 }
 
-/// A process that plays a role. Dropping it ends it.
+/// A process that plays a role. Dropping this value ends the process.
 pub(crate) struct Role {
     child: Child,
 }
 
 impl Role {
-    /// Waits until the process has begun.
+    /// Waits until the process has started to play its role.
     fn begun(&mut self) -> Done<()> {
         let out = self.child.stdout.as_mut().ok_or("its words")?;
         let mut byte = [0];
@@ -283,7 +283,7 @@ pub(crate) fn median(times: &mut [Duration]) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// Replaces this process with the image; returns only on an error.
+/// Replaces this process with the image. Returns only if that fails.
 pub(crate) fn becomes(image: &str, role: &str, words: [String; 2]) -> std::io::Error {
     Command::new(image).env(role::ROLE, role).args(words).exec()
 }

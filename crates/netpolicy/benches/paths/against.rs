@@ -10,7 +10,7 @@ use linux::lab::{Lab, LabOptions, MemcachedOptions, SERVER_DEVICE};
 
 use super::{Done, scratch};
 
-/// The number of pairs. Each pair runs both programs, and the order alternates.
+/// The number of pairs of runs. Each pair runs both programs, and the order alternates.
 const PAIRS: usize = 200;
 const QUEUES: u32 = 64;
 
@@ -23,7 +23,7 @@ pub(crate) fn compare(program: &str, other: &str) -> Done<()> {
     let netns = format!("pid:{}", lab.server_pid());
     let run = |program: &str, words: &[&str]| -> Done<Duration> {
         let mut command = Command::new(program);
-        // A separate journal: an older program cannot read a newer one's.
+        // Each program gets a separate journal, because an older program cannot read a newer one's.
         let state = scratch.path().join(program.replace('/', "-"));
         command.args(["--quiet", "--netns", &netns, "--state-dir"]).arg(state).args(words);
         let began = Instant::now();
@@ -63,7 +63,7 @@ pub(crate) fn compare(program: &str, other: &str) -> Done<()> {
     })
 }
 
-/// Runs both programs in turn.
+/// Runs both programs in alternation.
 fn pairs(what: &str, programs: [&str; 2], mut run: impl FnMut(&str) -> Done<Duration>) -> Done<()> {
     let mut took = [Vec::with_capacity(PAIRS), Vec::with_capacity(PAIRS)];
     for program in programs {

@@ -1,8 +1,8 @@
-//! Compares reading all devices of a namespace with programs that report the same about its only device.
-//! `ethtool` and `ip` report no NAPIs, qdisc backlogs or per-queue files, so there are three sums: ten
-//! commands of these two; the same with `tc` and a `grep` over the files of all queues; and the same with two
-//! dumps of `ynl`, which report queues and NAPIs, if `NETPOLICY_BENCH_YNL` names the kernel's `cli.py`. Only
-//! the third sum covers the same information.
+//! Compares reading all devices of a namespace with other programs that report the same about its only
+//! device. `ethtool` and `ip` report no NAPIs, qdisc backlogs or per-queue files, so there are three sums:
+//! ten commands of these two; the same with `tc` and a `grep` over the files of all queues; and the latter
+//! with two dumps of `ynl`, which report queues and NAPIs, if `NETPOLICY_BENCH_YNL` names the kernel's
+//! `cli.py`. Only the third sum covers the same information.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::{Done, ROUNDS, Times, scratch};
 
-/// Runs both alternatives in turn, so that other load affects both.
+/// Runs netpolicy and the other programs in alternation, so that other load affects both.
 pub(super) fn observe(queues: u32) -> Done<()> {
     let lab = Lab::new(&LabOptions::with_queues(queues))?;
     let sysfs = Mounted::in_namespace_of(&lab)?;
@@ -39,7 +39,7 @@ pub(super) fn observe(queues: u32) -> Done<()> {
             let began = Instant::now();
             lab.server().run(|| commands.iter().try_for_each(|command| ask(command)))??;
             sum += began.elapsed();
-            // The first round fills caches, and is not counted.
+            // The first round fills caches, so it is not counted.
             if round > 0 {
                 times.push(sum);
             }

@@ -1,5 +1,5 @@
-//! All mechanisms of a device together: on a NIC in memory, where settings take no kernel time, and on a veth
-//! with the mechanisms that it supports.
+//! Measures all mechanisms of a device together: on a NIC in memory, where settings take no kernel time, and
+//! on a veth with the mechanisms that it supports.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -18,7 +18,7 @@ use model::{
 
 use super::{Done, ROUNDS, Times, asked, scratch};
 
-/// The times of the operator's four steps on a device.
+/// The times that the operator's four steps take on a device.
 #[derive(Default)]
 struct Phases {
     show: Vec<std::time::Duration>,
@@ -41,8 +41,8 @@ impl Phases {
     }
 }
 
-/// Repeats the four steps on a host: `observe` reads it, `knobs` writes its settings, and `check` checks the
-/// findings of verify.
+/// Repeats the four steps on a host: `observe` reads the host, `knobs` writes its settings, and `check`
+/// checks the findings of verify.
 fn rounds<K: Knobs>(
     policy: &Policy,
     knobs: &mut K,
@@ -78,7 +78,7 @@ fn rounds<K: Knobs>(
         if undone.stuck().next().is_some() {
             return Err("not every setting was restored".into());
         }
-        // The first round fills caches, and is not counted.
+        // The first round fills caches, so it is not counted.
         if round > 0 {
             phases.show.push(show);
             phases.apply.push(apply);
@@ -102,7 +102,7 @@ fn policy(nic: Vec<NicRequest>) -> Policy {
     Policy { intents: vec![intent], ..Policy::default() }
 }
 
-/// The settings that every veth of the lab supports.
+/// Returns the settings that every veth of the lab supports.
 fn of_a_veth() -> Done<Vec<NicRequest>> {
     Ok(vec![
         NicRequest::Offload(Offload::Gso, false),
@@ -113,7 +113,7 @@ fn of_a_veth() -> Done<Vec<NicRequest>> {
     ])
 }
 
-/// The lab's device with all its settings, through the kernel.
+/// Measures the lab's device with all its settings, through the kernel.
 pub(super) fn on_a_veth(queues: u32) -> Done<()> {
     let lab = Lab::new(&LabOptions::with_queues(queues))?;
     let observe = |_: &mut Kernel| Ok(linux::observe(lab.server(), &Processes::None)?);
@@ -128,8 +128,8 @@ pub(super) fn on_a_veth(queues: u32) -> Done<()> {
     Ok(())
 }
 
-/// A NIC in memory with every mechanism: the measured time is that of this program and of the journal on
-/// disk.
+/// Measures a NIC in memory that has every mechanism: the measured time is only that of this program and of
+/// the journal on disk.
 pub(super) fn in_memory(queues: u32) -> Done<()> {
     let lab = Lab::new(&LabOptions::with_queues(queues))?;
     let host = with_everything(linux::observe(lab.server(), &Processes::None)?)?;
@@ -146,7 +146,8 @@ pub(super) fn in_memory(queues: u32) -> Done<()> {
         NicRequest::RssContexts(vec![QueueSpan { first: queues / 2, count: queues / 2 }]),
         NicRequest::FlowRules(rules),
     ]);
-    // The observed host does not change, so verification finds every setting missing: the worst case.
+    // The observed host does not change, so verification finds every setting missing, which is the worst
+    // case.
     let timed = |policy: &Policy| {
         let mut nic = InMemory::before(&planned(policy, &host)?);
         rounds(policy, &mut nic, |_| Ok(host.clone()), |_| Ok(()))
@@ -155,7 +156,7 @@ pub(super) fn in_memory(queues: u32) -> Done<()> {
     phases.say(&format!(
         "a NIC of {queues} queues in memory, all mechanisms ({settings} settings), without the kernel"
     ));
-    // Settings that recreate queues are a separate transaction.
+    // Settings that recreate queues form a separate transaction.
     let first = vec![
         NicRequest::Ring(RingKind::Rx, 1024),
         NicRequest::Ring(RingKind::Tx, 1024),
@@ -196,7 +197,7 @@ fn with_everything(mut host: Host) -> Done<Host> {
     Ok(host)
 }
 
-/// Settings in memory, initialised with the values in a plan.
+/// Settings that are kept in memory, initialised with the values in a plan.
 struct InMemory(BTreeMap<(model::Object, &'static str), Setting>);
 
 impl InMemory {

@@ -8,7 +8,7 @@ use crate::args::ApplyArgs;
 use crate::render::PlanReport;
 use cli::Context;
 
-/// Commits the plan, and keeps it.
+/// Commits the plan, and keeps it in force.
 pub(crate) fn run(arguments: &ApplyArgs, context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     let mut policy = context.whole_policy(&netns)?;

@@ -10,7 +10,7 @@ use super::attachment::{Attachment, EventOutput};
 use crate::args::{AttachArgs, Attached};
 use cli::Context;
 
-/// Attaches, and waits for a signal or the exit of the process.
+/// Attaches the policy to the process, and waits for a signal or the exit of the process.
 pub(crate) fn run(arguments: &AttachArgs, context: &Context) -> Result<Exit, Fault> {
     let pid = pid_of(arguments, context)?;
     let process = another_process(pid)?;
@@ -22,9 +22,10 @@ pub(crate) fn run(arguments: &AttachArgs, context: &Context) -> Result<Exit, Fau
     };
     plan::allowed_class(&intent).map_err(Fault::refused_early)?;
     fullbusy::refuse_from_outside(&Policy { intents: vec![intent.clone()], ..Policy::default() })?;
-    // Hold the CPU latency request until this function returns.
+    // The CPU latency request is held until this function returns.
     let _held = wake::hold(arguments.cpu_dma_latency, &intent, &context.session, &context.console)?;
-    // From here on, a signal ends the attachment and restores the settings instead of killing this process.
+    // From this point on, a signal ends the attachment and restores the settings instead of killing this
+    // process.
     let signals = Signals::catch()?;
     let at_the_end = if arguments.keep || arguments.once { AtExit::Leave } else { AtExit::RollBack };
     let mut attachment = Attachment::begin(context, EventOutput::Stdout, netns, process, intent, at_the_end)?;
@@ -45,7 +46,7 @@ pub(crate) fn run(arguments: &AttachArgs, context: &Context) -> Result<Exit, Fau
 /// Returns the process that the command line selects.
 ///
 /// # Errors
-/// If no process matches, or several do: `attach` follows only one.
+/// If no process matches, or if several match: `attach` follows only one.
 fn pid_of(arguments: &AttachArgs, context: &Context) -> Result<Pid, Fault> {
     let word = match (&arguments.process, arguments.port) {
         (Some(Attached::Pid(pid)), _) => return Ok(Pid(*pid)),
@@ -67,13 +68,14 @@ fn pid_of(arguments: &AttachArgs, context: &Context) -> Result<Pid, Fault> {
     }
 }
 
-/// The maximum number of processes to name in an error.
+/// The maximum number of processes that an error names.
 const NAMED_MAX: usize = 4;
 
-/// Identifies a process that can be given a policy: any except this one, which exits with the command.
+/// Identifies a process to which a policy can be given: any process except this one, which exits with the
+/// command.
 ///
 /// # Errors
-/// If it is this process, or no process has this pid.
+/// If the process is this one, or no process has this pid.
 pub(super) fn another_process(pid: Pid) -> Result<ProcessId, Fault> {
     if pid.0 == std::process::id() {
         let words = format!("process {pid} is this netpolicy command itself");

@@ -1,9 +1,9 @@
-//! A policy on running processes until a signal or their exit; used by `attach` and `run`.
+//! Keeps a policy on running processes until a signal or their exit, for `attach` and `run`.
 //!
-//! The initial settings are one transaction. So are the settings added when the process creates an epoll,
-//! forks or receives on another queue. Each is kept as soon as it is committed: the journal is then free for
-//! other programs, and if netpolicy is killed, its settings can be rolled back by name. At the end all
-//! transactions are rolled back, newest first.
+//! The initial settings are one transaction. The settings added when the process creates an epoll, forks or
+//! receives on another queue form another transaction each time. Each transaction is kept as soon as it is
+//! committed: the journal is then free for other programs, and if netpolicy is killed, its settings can be
+//! rolled back by name. At the end all transactions are rolled back, newest first.
 //!
 //! Settings that a killed attachment left behind are restored first if this attachment also wants them
 //! ([`takeover`]). Otherwise they would be recorded as the original values and never be restored.
@@ -24,29 +24,29 @@ use takeover::Takeover;
 use crate::render::{EventReport, count};
 use cli::Context;
 
-/// The maximum wait for an event before signals are checked.
+/// The maximum time to wait for an event before signals are checked.
 pub(crate) const TURN: Duration = Duration::from_millis(50);
 
 /// The delay of an observation after an event, so that a server has time to create the rest of its epolls.
 const LOOK_AFTER_EVENT: Duration = Duration::from_millis(20);
 
-/// How often everything is observed again without an event: connections arrive on new queues, and a reset may
-/// have cleared a queue's settings.
+/// How often everything is observed again if there was no event: connections arrive on new queues, and a
+/// reset may have cleared a queue's settings.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Observing takes at most this fraction of a CPU, as a divisor: after a slow observation, the next one waits
-/// longer.
+/// The divisor of the CPU time that observations may take: at most one part in this many. After a slow
+/// observation, the next one waits longer.
 const LOOK_SHARE: u32 = 50;
 
-/// How soon to retry a failed observation, and how many consecutive failures are tolerated.
+/// How soon a failed observation is retried, and how many consecutive failures are tolerated.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const FAILURES_MAX: u32 = 5;
 
-/// The maximum number of transactions of one attachment in force at the same time. Only a process that
-/// creates epolls in a loop exceeds it.
+/// The maximum number of transactions of one attachment that are in force at the same time. Only a process
+/// that creates epolls in a loop exceeds it.
 const TRANSACTIONS_MAX: usize = 4096;
 
-/// The message when the limit is reached.
+/// The message when [`TRANSACTIONS_MAX`] is reached.
 const FULL: &str = "the limit of 4096 transactions for one attachment is reached";
 
 /// Whether an attachment with this many transactions may have one more.
@@ -57,19 +57,19 @@ const fn has_room(transactions: usize) -> bool {
 /// The stream on which an attachment reports events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventOutput {
-    /// On standard output, as the command's data.
+    /// Standard output, as the data of the command.
     Stdout,
-    /// On standard error, because standard output belongs to the started command.
+    /// Standard error, because standard output belongs to the started command.
     Stderr,
 }
 
-/// A policy on running processes. Dropping it restores everything.
+/// A policy on running processes. Dropping this value restores everything.
 pub(crate) struct Attachment<'a> {
     context: &'a Context,
     output: EventOutput,
     journal: Journal,
     netns: Netns,
-    /// The request; each followed process in turn becomes its target.
+    /// The request. Each followed process becomes its target in turn.
     intent: Intent,
     recipes: Arc<Recipes>,
     follower: Follower,
@@ -80,13 +80,13 @@ pub(crate) struct Attachment<'a> {
     failures: u32,
     /// The notes that were already reported.
     reported: BTreeSet<String>,
-    /// Whether any object was found to set.
+    /// Whether any object that can be set was found.
     found: bool,
 }
 
 impl<'a> Attachment<'a> {
-    /// Starts following a process. A first [`Attachment::look`] applies the policy to everything that already
-    /// exists.
+    /// Starts following a process. The first [`Attachment::look`] then applies the policy to everything that
+    /// already exists.
     pub(crate) fn begin(
         context: &'a Context,
         output: EventOutput,
@@ -118,7 +118,7 @@ impl<'a> Attachment<'a> {
         })
     }
 
-    /// Waits for the next event of the processes, and handles it. Returns false once all processes have
+    /// Waits for the next event of the processes, and handles it. Returns false when all processes have
     /// exited.
     pub(crate) fn turn(&mut self) -> Result<bool, Fault> {
         let wait = TURN.min(self.look_at.saturating_duration_since(Instant::now()));
@@ -161,14 +161,14 @@ impl<'a> Attachment<'a> {
         }
     }
 
-    /// Observes, plans, and commits the differences.
+    /// Observes the host, plans, and commits the differences.
     pub(crate) fn look(&mut self) -> Result<(), Fault> {
         let began = Instant::now();
         let plan = self.planned()?;
         self.set(plan, began)
     }
 
-    /// The first [`Attachment::look`]. Repeats it after a transient failure: a child of the process has
+    /// Does the first [`Attachment::look`], and repeats it after a transient failure: a child of the process
     /// exited in the meantime, or another attachment was faster.
     pub(crate) fn first_look(&mut self) -> Result<(), Fault> {
         for _ in 0..FAILURES_MAX {
@@ -183,7 +183,7 @@ impl<'a> Attachment<'a> {
         self.look()
     }
 
-    /// Handles events for this long.
+    /// Handles events for this time.
     fn listen(&mut self, time: Duration) -> Result<(), Fault> {
         let until = Instant::now() + time;
         while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
@@ -201,10 +201,10 @@ impl<'a> Attachment<'a> {
         Ok(())
     }
 
-    /// Repeats [`Attachment::look`]. A process may exit or close an epoll between the event that reported it
-    /// and the write. Such a failure leaves the host unchanged, and is ignored a limited number of times. A
-    /// failed plan is also ignored: a device may be down or missing and return later, and until then the
-    /// current settings stay.
+    /// Repeats [`Attachment::look`], and tolerates failures. A process may exit or close an epoll between the
+    /// event that reported it and the write. Such a failure leaves the host unchanged, and is ignored a
+    /// limited number of times. A failed plan is also ignored: a device may be down or missing and return
+    /// later, and until then the current settings stay.
     fn look_again(&mut self) -> Result<(), Fault> {
         let began = Instant::now();
         let looked = match self.planned() {
@@ -232,7 +232,8 @@ impl<'a> Attachment<'a> {
 
     fn planned(&mut self) -> Result<Plan, Fault> {
         let mut processes: Vec<ProcessId> = self.follower.followed().collect();
-        // The follower may not have seen a child's exit yet. If no process is left, the planner reports that.
+        // Drop children whose exit the follower may not have seen yet. If no process is left, keep them: the
+        // planner reports that.
         if processes.iter().any(lives) {
             processes.retain(lives);
         }
@@ -287,17 +288,17 @@ impl<'a> Attachment<'a> {
         self.follower.followed()
     }
 
-    /// Whether any object was found to set: a queue, an epoll, a thread.
+    /// Whether any object that can be set was found: a queue, an epoll, a thread.
     pub(crate) const fn has_found_something(&self) -> bool {
         self.found
     }
 
-    /// Leaves everything in force.
+    /// Leaves everything in force, and returns the transactions.
     pub(crate) fn keep(mut self) -> Vec<TransactionName> {
         std::mem::take(&mut self.transactions)
     }
 
-    /// Restores everything, and reports it.
+    /// Restores everything, and reports that.
     pub(crate) fn end(mut self) -> Result<(), Fault> {
         let undone = self.put_back()?;
         let total: usize = undone.iter().map(|undone| undone.changes.len()).sum();
@@ -333,7 +334,7 @@ impl<'a> Attachment<'a> {
         }
     }
 
-    /// Rolls back every transaction, newest first. Continues after one that cannot be fully rolled back:
+    /// Rolls back every transaction, newest first. If one cannot be fully rolled back, continues, because
     /// older ones may still be restored.
     fn put_back(&mut self) -> Result<Vec<Undone>, Fault> {
         let mut kernel = linux::Kernel::new();
@@ -341,7 +342,7 @@ impl<'a> Attachment<'a> {
         while let Some(transaction) = self.transactions.pop() {
             match self.journal.roll_back(transaction, &mut kernel, clock::now()) {
                 Ok(done) => undone.push(done),
-                // An operator has rolled it back already.
+                // An operator has already rolled back this transaction.
                 Err(RollBackError::NothingToUndo { .. }) => {}
                 Err(error) => failed.push((transaction, error)),
             }
@@ -349,8 +350,8 @@ impl<'a> Attachment<'a> {
         self.unrestored(failed).map_or(Ok(undone), Err)
     }
 
-    /// The error for transactions that could not be rolled back: lists the settings that stay in force and
-    /// the commands that restore them.
+    /// Returns the error for transactions that could not be rolled back. It lists the settings that stay in
+    /// force and the commands that restore them.
     fn unrestored(&self, failed: Vec<(TransactionName, RollBackError)>) -> Option<Fault> {
         let (mut stuck, mut names) = (Vec::new(), Vec::new());
         for (name, error) in &failed {
@@ -374,7 +375,7 @@ impl<'a> Attachment<'a> {
         Some(Fault { hint: hint.or(first.hint.take()), ..first })
     }
 
-    /// The error if a transaction could not be rolled back: its settings stay in force.
+    /// Returns the error for a transaction that could not be rolled back, so that its settings stay in force.
     fn left_in_force(&self, name: TransactionName, error: RollBackError) -> Fault {
         let fault = Fault::from(error);
         if matches!(fault.host, HostState::NotRestored { .. }) {

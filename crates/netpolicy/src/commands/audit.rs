@@ -1,4 +1,4 @@
-//! `audit`: the issues that the reports of many hosts have in common.
+//! `audit`: finds the issues that the reports of many hosts have in common.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -66,7 +66,7 @@ fn files(from: &Path) -> Result<Vec<PathBuf>, Fault> {
     Ok(files)
 }
 
-/// Reads a regular file of limited size. A FIFO would block the audit.
+/// Reads a regular file of limited size. Other files are refused: a FIFO would block the audit.
 fn bytes(file: &Path) -> Result<Vec<u8>, String> {
     let metadata = std::fs::metadata(file).map_err(|error| error.to_string())?;
     if !metadata.is_file() {

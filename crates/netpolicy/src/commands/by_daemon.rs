@@ -1,4 +1,4 @@
-//! Commands that a running daemon carries out, because no other process may change its settings.
+//! Passes commands to a running daemon, because no other process may change the daemon's settings.
 
 use daemon::api::method::TargetParams;
 use daemon::api::{CallError, Client};
@@ -55,7 +55,8 @@ pub(crate) fn unset(arguments: &Unset, context: &Context) -> Result<Exit, Fault>
             (Target::Service(name.clone(), Match::default()), context.session.netns()?)
         }
         UnsetTarget::Task { pid } => {
-            // Use the process's namespace, as `set` does; if the process has exited, the operator's.
+            // Use the process's namespace, as `set` does; if the process has exited, use the operator's
+            // namespace.
             let netns = context.session.netns_of(model::Pid(*pid)).or_else(|_| context.session.netns())?;
             (Target::Task(model::Pid(*pid)), netns)
         }

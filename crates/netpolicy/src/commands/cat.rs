@@ -11,7 +11,7 @@ use crate::args::Cat;
 use crate::render::{MeantBySection, MergedReport};
 use cli::Context;
 
-/// Prints the merged files, and with `--resolved` the objects that they match.
+/// Prints the merged files and, with `--resolved`, the objects that they match.
 pub(crate) fn run(arguments: &Cat, context: &Context) -> Result<Exit, Fault> {
     let merged = context.policy()?;
     let meant = if arguments.resolved { meant(&merged, context)? } else { BTreeMap::new() };
@@ -22,12 +22,12 @@ pub(crate) fn run(arguments: &Cat, context: &Context) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-/// The devices and processes that each section currently matches, by the section's index.
+/// Returns the devices and processes that each section currently matches, by the section's index.
 fn meant(merged: &Merged, context: &Context) -> Result<BTreeMap<usize, MeantBySection>, Fault> {
     let netns = context.session.netns()?;
     let policy = merged.policy();
     let (resolved, processes) = services::resolve(&policy)?;
-    // Which processes receive on a device does not matter here: observe only the services' processes.
+    // Observe only the services' processes: it does not matter here which processes receive on a device.
     let processes = match processes {
         Processes::Networking | Processes::NetworkingAnd(_) => {
             let services = (0..policy.intents.len()).flat_map(|at| resolved.pids_of(at));
@@ -38,7 +38,7 @@ fn meant(merged: &Merged, context: &Context) -> Result<BTreeMap<usize, MeantBySe
     let host = linux::observe(&netns, &processes)?;
     let selection = plan::select(&policy, &host);
     let mut meant = BTreeMap::new();
-    // Sections other than `daemon` are the policy's requests, in the same order.
+    // The sections other than `daemon` are the policy's requests, in the same order.
     let sections = merged.sections.iter().enumerate();
     let of_traffic =
         sections.filter(|(_, section)| section.kind != SectionKind::Daemon).map(|(place, _)| place);

@@ -20,10 +20,10 @@ use super::watch;
 use crate::args::{Compare, Output};
 use cli::Context;
 
-/// How long the guard process outlasts the comparison.
+/// How much longer than the comparison the guard process may run.
 const GUARD_STAYS: Duration = Duration::from_secs(60);
 
-/// Compares, and prints the result.
+/// Compares the candidates, and prints the result.
 pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault> {
     let mut candidates: Vec<Candidate> = vec![arguments.a.clone()];
     candidates.extend(arguments.b.iter().cloned());
@@ -57,7 +57,8 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let record = record.map(|path| PairRecord::create(path, comparison.target(), &options, comparison.by()));
     let mut listener =
         Listener { context, record: record.transpose()?, unrecorded: None, most: options.most };
-    // From here on, a signal ends the comparison and restores the host. After SIGKILL, the guard does.
+    // From this point on, a signal ends the comparison and restores the host. After SIGKILL, the guard
+    // process restores the host.
     let mut signals = Signals::catch()?;
     let foresight = comparison.foresight(false, &mut signals)?;
     if let Some(foresight) = &foresight {
@@ -76,7 +77,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
         }
         Ok(_) | Err(_) => Ok(Vec::new()),
     };
-    // After a failure, the guard restores the remaining settings.
+    // After a failure, the guard process restores the remaining settings.
     if shown.is_ok() && kept.is_ok() {
         guard.dismiss();
     }
@@ -108,14 +109,14 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     }
 }
 
-/// Writes a page. The host has already been restored or kept.
+/// Writes an HTML page. At this point the host has already been restored, or the winner kept.
 pub(super) fn draw(path: &Path, page: &str, context: &Context) -> Result<(), Fault> {
     std::fs::write(path, page).map_err(|error| Fault::file(path, error).leaving(HostState::Done))?;
     context.console.say(&format!("Report: {}", path.display()));
     Ok(())
 }
 
-/// Starts the process that restores the host if this one is killed.
+/// Starts the guard process, which restores the host if this process is killed.
 pub(crate) fn guardian(
     comparison: &mut Comparison<'_>,
     most: Duration,
@@ -129,7 +130,7 @@ pub(crate) fn guardian(
     Guardian::start(&context.session, deadline, &namespaces)
 }
 
-/// Prints the candidates, and the changes of each.
+/// Prints the candidates, and the changes that each of them makes.
 fn announce(comparison: &mut Comparison<'_>, options: &ComparisonOptions, context: &Context) {
     let ports = &comparison.target().ports;
     let name = comparison.target().name.clone();
@@ -193,7 +194,7 @@ fn keep_winner(
 struct Listener<'a> {
     context: &'a Context,
     record: Option<PairRecord>,
-    /// Why recording ended before the comparison; `None` if it did not end early.
+    /// Why the record ended before the comparison did; `None` if it did not.
     unrecorded: Option<Fault>,
     most: Duration,
 }

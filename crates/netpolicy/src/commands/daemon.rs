@@ -6,7 +6,7 @@ use session::{Exit, Fault};
 use crate::args::DaemonArgs;
 use cli::Context;
 
-/// Runs until it is terminated.
+/// Runs the daemon until it is terminated.
 pub(crate) fn run(arguments: &DaemonArgs, context: &Context) -> Result<Exit, Fault> {
     let on_stop = arguments.on_stop.map(daemon::OnStop::from);
     let options = DaemonOptions::read(

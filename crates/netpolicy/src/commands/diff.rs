@@ -1,4 +1,4 @@
-//! `diff`: the differences between two recordings.
+//! `diff`: prints the differences between two recordings.
 
 use std::path::Path;
 

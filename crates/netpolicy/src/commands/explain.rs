@@ -1,4 +1,4 @@
-//! `explain`: why each setting has its value.
+//! `explain`: prints why each setting has its value.
 
 use std::collections::BTreeSet;
 
@@ -71,7 +71,8 @@ fn say_what_is_proven(asked: &str, context: &Context) {
     }
 }
 
-/// The name of a device as `ip link` prints it, without its lower device: `eth0.100@eth0` is `eth0.100`.
+/// Returns the name of a device without the lower device that `ip link` prints after it: `eth0.100@eth0` is
+/// `eth0.100`.
 fn present_device<'a>(asked: &'a str, context: &Context) -> &'a str {
     match asked.split_once('@') {
         Some((device, lower)) if !device.is_empty() && !lower.contains(' ') && !is_device(asked, context) => {
@@ -87,8 +88,8 @@ fn is_device(name: &str, context: &Context) -> bool {
     host.is_ok_and(|host| host.devices.iter().any(|device| device.id.name.as_str() == name))
 }
 
-/// The names that can be explained on this host: devices, services of the policy files, processes. Skips what
-/// cannot be read.
+/// Lists the names that can be explained on this host: devices, services of the policy files, processes.
+/// Skips the parts of the host that cannot be read.
 fn known_names(context: &Context) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = ["host", "irq"].map(str::to_owned).into();
     let host = context.session.source().and_then(|source| source.observe(&Processes::Networking)).ok();
@@ -115,7 +116,7 @@ fn is_known(asked: &str, names: &BTreeSet<String>) -> bool {
     })
 }
 
-/// The error for an unknown name, with the nearest known one.
+/// Returns the error for an unknown name, with the known name that is most similar.
 fn unknown_name(asked: &str, names: &BTreeSet<String>) -> Fault {
     let words = format!("no device, service, process, policy, setting or finding here is called `{asked}`");
     let findings: Vec<&str> = FindingKindReport::all().map(|kind| kind.code()).collect();
@@ -129,7 +130,7 @@ fn unknown_name(asked: &str, names: &BTreeSet<String>) -> Fault {
     }
 }
 
-/// The settings with this name or key.
+/// Returns the settings with this name or key.
 fn settings_named(name: &str) -> Vec<&'static Facts> {
     let is_it = |key: &str| key == name || key.strip_prefix("settings.") == Some(name);
     Setting::table()

@@ -1,4 +1,4 @@
-//! The guard process of a trial: a hidden command that `try`, `compare` and the daemon start.
+//! Runs the guard process of a trial: a hidden command that `try`, `compare` and the daemon start.
 
 use cli::Context;
 use cli::guard::GuardArgs;

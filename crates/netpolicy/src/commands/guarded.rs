@@ -1,4 +1,4 @@
-//! `try --guard`, and `apply` of services with a guard: judges a change on live traffic.
+//! `try --guard`, and `apply` of services that have a guard: judges a change on live traffic.
 
 use std::time::Duration;
 
@@ -15,22 +15,22 @@ use crate::args::{AllowArgs, Output};
 use crate::render::PlanReport;
 use cli::Context;
 
-/// How long the guard process outlasts the trial.
+/// How much longer than the trial the guard process may run.
 const GUARD_STAYS: Duration = Duration::from_secs(60);
 
 /// The options of `try --guard`.
 pub(crate) struct GuardRequest<'a> {
     pub(crate) limits: Limits,
-    /// The services that judge the change; empty for all services of the policy files.
+    /// The services on whose traffic the change is judged; empty for all services of the policy files.
     pub(crate) on: &'a [String],
-    /// The time to judge.
+    /// The time for judging the change, in seconds.
     pub(crate) seconds: u64,
 }
 
 /// Parses and checks the guards that this command line requests.
 ///
 /// # Errors
-/// Exit 2 if the time is too short for a decision; exit 7 if no service is named.
+/// Exit code 2 if the time is too short for a decision; exit code 7 if no service is named.
 pub(crate) fn asked(
     asked: &GuardRequest<'_>,
     policy: &Policy,
@@ -75,8 +75,8 @@ pub(crate) fn asked(
     Ok(PolicyGuards { within: Some(within), ..guards })
 }
 
-/// Tries the change, and keeps it unless it harms a service. With `dry_run`, reports what the guard would
-/// detect, and writes nothing.
+/// Tries the change, and keeps it unless it harms a service. With `dry_run`, reports which growth the guard
+/// would detect, and writes nothing.
 pub(crate) fn run(
     policy: &Policy,
     netns: Netns,
@@ -103,7 +103,7 @@ pub(crate) fn run(
         context.console.say("Nothing to change: the host already matches the policy.");
         return Ok(Exit::Done);
     };
-    // With JSON output, the outcome is the only document.
+    // With JSON output, print only the outcome, so that it is the only document.
     if context.globals.output != Output::Json {
         context.console.report_done(&PlanReport::of(trial.plan()))?;
     }
@@ -134,7 +134,7 @@ pub(crate) fn run(
         Ok(outcome) if outcome.is_kept() => trial.keep(outcome).map(Some),
         Ok(_) | Err(_) => Ok(None),
     };
-    // After a failure, the guard restores the remaining settings.
+    // After a failure, the guard process restores the remaining settings.
     if outcome.is_ok() && kept.is_ok() {
         guard.dismiss();
     }

@@ -1,4 +1,4 @@
-//! `history`: the transactions of this host, and the standing proofs of its services.
+//! `history`: lists the transactions of this host, and the proofs that the policies of its services help.
 
 use latency::reports::html_of_proofs;
 use model::Proofs;

@@ -1,4 +1,4 @@
-//! Runs a command as a session of the daemon's API: the same command, with its result for a program.
+//! Runs a command as a session of the daemon's API: the same command, with a result that a program can parse.
 
 use apply::TransactionName;
 use cli::Context;
@@ -65,7 +65,7 @@ fn tried(command: &Command, context: &Context) -> Result<(Exit, Vec<TransactionN
     let left: Vec<TransactionName> =
         history.transactions.iter().rev().filter(is_new).map(apply::Transaction::name).collect();
     // A session that failed or was cancelled keeps nothing, not even a winner: its client may not receive the
-    // reply, and a failure names no transaction.
+    // reply, and the report of a failure names no transaction.
     if (ran.is_err() || Signals::has_arrived()) && !left.is_empty() {
         for name in &left {
             roll_back(*name, &journal)?;

@@ -13,7 +13,7 @@ use crate::init::{FirstFile, Found};
 use crate::render::count;
 use cli::Context;
 
-/// Prints the file, or writes it if it does not exist.
+/// Prints the policy file, or writes it to a path where no file exists.
 pub(crate) fn run(arguments: &Init, context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     let mut found = Found::here(&netns, Pid(std::process::id()))?;
@@ -57,7 +57,7 @@ pub(super) fn write(path: &Path, text: &str) -> Result<(), Fault> {
     let mut file: File = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
     written.map_err(|error| {
-        // A partly written policy file could be mistaken for a complete one.
+        // Remove a partly written policy file, which could be mistaken for a complete one.
         let _ = std::fs::remove_file(path);
         failed(error)
     })

@@ -11,10 +11,11 @@ use session::{Exit, Fault};
 use crate::args::{Arguments, Man};
 use cli::Context;
 
-/// Writes one page for each command, and one about policy files. The commands of other programs have their
-/// own pages.
+/// Writes one page for each command, and one about policy files. Commands that other programs implement have
+/// pages of those programs.
 pub(crate) fn run(arguments: &Man, context: &Context) -> Result<Exit, Fault> {
-    // The pages are generated from the definitions that parse the command line, so they match it.
+    // The pages are generated from the definitions that also parse the command line, so the pages always
+    // match it.
     let mut command = Arguments::command().disable_help_subcommand(true);
     command.build();
     cli::man::write_page(&command, &arguments.dir)?;
@@ -76,7 +77,7 @@ fn policy_file_page() -> Vec<u8> {
     roff.render().into_bytes()
 }
 
-/// Formats a key of a policy file as in docs/reference/policy-file.md.
+/// Formats the row of a policy-file key as in docs/reference/policy-file.md.
 fn key(roff: &mut Roff, row: &KeyRow) {
     let sections = if row.of == SectionKind::OF_TRAFFIC.as_slice() {
         "device, service".to_owned()

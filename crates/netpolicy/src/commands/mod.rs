@@ -52,7 +52,7 @@ use cli::{Context, missing_privileges, say_if_denied};
 pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
     if let Some(path) = recording_of(command) {
         let context = Context::of_recording(context.globals.clone(), Recording::read(path)?)?;
-        // The context's console adds the recording's options to commands in messages.
+        // The console of this context adds the recording's options to the commands that messages suggest.
         return dispatch(command, &context).or_else(|fault| {
             context.console.fault(&fault);
             Ok(fault.exit)
@@ -62,8 +62,8 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
     if looks_at_host(command) || measures(command) {
         limits::admit_open_files()?;
     }
-    // Report a missing privilege first only for these commands; others report it if they fail because of it.
-    // `set` may work without the privilege, through the daemon, for a member of the daemon's group.
+    // Report a missing privilege before running these commands; other commands report it if they fail because
+    // of it. `set` may work without the privilege: the daemon makes the change for a member of its group.
     let begins_with_it = looks_at_host(command) && !matches!(command, Command::Set(_)) || measures(command);
     if missing.is_some()
         && (begins_with_it || matches!(command, Command::Set(_)) && !set::has_daemon(context))
@@ -76,16 +76,17 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
         && let Err(fault) =
             expire::roll_back_expired(&context.session, &context.console, expire::Who::Anybody)
     {
-        // Continue: the command may be the one that fixes this problem.
+        // Continue, because the command may be the one that fixes this problem.
         context.console.fault(&fault);
         said = Some(fault.cause.to_string());
     }
     if looks_at_journal_alone(command) && context.session.netns.is_some() {
-        // The command needs no namespace, but a misspelt one must not look like a namespace without settings.
+        // The command needs no namespace, but without this check a misspelt one would look like a namespace
+        // without settings.
         context.session.netns()?;
     }
     let exit = match dispatch(command, context) {
-        // The command failed with the error that was already reported.
+        // The command failed with the error that was already reported, so do not report it again.
         Err(fault) if said == Some(fault.cause.to_string()) => return Ok(fault.exit),
         ended => {
             say_if_denied(missing, &ended, context);
@@ -98,7 +99,7 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
     Ok(exit)
 }
 
-/// The recording that a command reads instead of the host.
+/// Returns the recording that a command reads instead of the host.
 fn recording_of(command: &Command) -> Option<&Path> {
     let FromArgs { from } = match command {
         Command::Show(arguments) => &arguments.from,
@@ -159,8 +160,8 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
     }
 }
 
-/// Whether a command uses the journal of all namespaces. A rollback also does, and works even if a namespace
-/// no longer exists.
+/// Whether a command uses only the journal of all namespaces. A rollback also uses it, and works even if a
+/// namespace no longer exists.
 fn looks_at_journal_alone(command: &Command) -> bool {
     matches!(command, Command::Verify(_) | Command::History(_) | Command::SocketPolicies(_))
 }

@@ -1,11 +1,11 @@
-//! `plan`: the changes that the policy files require, with reasons.
+//! `plan`: prints the changes that the policy files require, with reasons.
 
 use session::{Exit, Fault, cycle, fullbusy};
 
 use crate::render::PlanReport;
 use cli::Context;
 
-/// Prints the difference between the host and the policy.
+/// Prints the changes that would make the host match the policy.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let source = context.session.source()?;
     let policy = context.whole_policy(&*source)?;

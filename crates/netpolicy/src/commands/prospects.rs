@@ -1,5 +1,5 @@
-//! Estimates how a policy would change services that have none, from a short sample of their traffic. Used by
-//! `doctor` and `init`.
+//! Estimates, from a short sample of their traffic, how a policy would change services that have none. Used
+//! by `doctor` and `init`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,32 +14,32 @@ use session::Fault;
 
 use cli::Context;
 
-/// The maximum number of services to measure: those with the most connections.
+/// The maximum number of services to measure. Those with the most connections are measured.
 const SERVICES_MAX: usize = 4;
 
-/// The length of each window.
+/// The length of each measurement window.
 const SAMPLE: Duration = Duration::from_millis(200);
 
-/// How long `init` waits until every service was measured.
+/// The maximum time that `init` waits until every service has been measured.
 const INIT_WAITS: Duration = Duration::from_secs(4);
 
 /// The interval between two checks for a window.
 const LOOKS_EVERY: Duration = Duration::from_millis(50);
 
-/// Services without a policy, and the measurement of their traffic.
+/// Services without a policy, and the ongoing measurement of their traffic.
 pub(super) struct Prospects {
     services: Vec<Server>,
     rounds: Rounds,
 }
 
-/// A service with its expected effects under a policy.
+/// A service, and the effects that a policy is expected to have on it.
 pub(super) struct OfService {
     service: Server,
     prospect: Prospect,
 }
 
 impl Prospects {
-    /// Begins to measure the services without a policy; `None` if there are none, or nothing can be measured.
+    /// Begins to measure the services without a policy; `None` if there are none, or none can be measured.
     pub(super) fn begin(found: &Found, netns: &Netns, context: &Context) -> Option<Self> {
         let has_policy = processes_with_policy(context, netns);
         let mut services = servers(found);
@@ -60,7 +60,7 @@ impl Prospects {
         Some(Self { services, rounds })
     }
 
-    /// Waits until each service was measured once, or turned out to be unmeasurable.
+    /// Waits until each service has been measured once, or has turned out to be unmeasurable.
     pub(super) fn wait(&self) {
         let until = Instant::now() + INIT_WAITS;
         while self.rounds.found().len() < self.services.len() && Instant::now() < until {
@@ -93,17 +93,17 @@ impl Prospects {
 }
 
 impl OfService {
-    /// The first process of the service.
+    /// Returns the first process of the service.
     pub(super) fn first(&self) -> Option<Pid> {
         self.service.processes.first().map(|process| process.pid)
     }
 
-    /// The expected effects, as the lines of a comment.
+    /// Formats the expected effects as the lines of a comment.
     pub(super) fn lines(&self) -> Vec<String> {
         std::iter::once(self.prospect.load_words()).chain(self.prospect.said()).collect()
     }
 
-    /// The expected effects as a finding; `None` if nothing is known.
+    /// Formats the expected effects as a finding; `None` if no effects are known.
     pub(super) fn finding(&self, earlier: &[Tuned]) -> Option<Finding> {
         let Server { name, ports, .. } = &self.service;
         let selected = format!("--port {}", ports.first()?);
@@ -123,14 +123,15 @@ impl OfService {
     }
 }
 
-/// Makes a service a subject of measurement. Services with the same name differ by their ports.
+/// Converts a service to a subject of measurement. Services with the same name are distinguished by their
+/// ports.
 fn subject(service: &Server) -> ListeningService {
     let Server { name, processes, ports } = service.clone();
     let name = format!("{name} {ports:?}");
     ListeningService { name, processes, ports: ports.into(), goal: Goal::default() }
 }
 
-/// The processes of services whose section requests a policy.
+/// Returns the processes of services for which a section requests a policy.
 fn processes_with_policy(context: &Context, netns: &Netns) -> BTreeSet<Pid> {
     let Ok(merged) = context.policy() else { return BTreeSet::new() };
     let mut policy = merged.policy();

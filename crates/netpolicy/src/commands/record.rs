@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &Record, context: &Context) -> Result<Exit, Fault> 
             .map_err(|why| Fault::failed(format!("the recording cannot be redacted: {why}")))?,
     };
     let text = recording.to_text();
-    // Find an unreadable recording here, not at its recipient.
+    // Find out here, rather than at the recipient, that a recording cannot be read.
     let read = Recording::parse(text.as_bytes());
     if let Err(why) = read {
         return Err(Fault::failed(format!("nothing was written: {why}")));
@@ -78,7 +78,8 @@ fn key(context: &Context) -> Result<[u8; KEY_BYTES], Fault> {
     fs::File::open(RANDOM)
         .and_then(|mut random| random.read_exact(&mut key))
         .map_err(|error| Fault::file(RANDOM, error))?;
-    // Packages create this directory. If it is missing, only this user needs to read it.
+    // Packages create this directory. If it is missing, only this user needs to be able to read it, so ignore
+    // errors.
     let _ = fs::DirBuilder::new().recursive(true).mode(0o755).create(&context.session.state_dir);
     if let Err(error) = replace_file(&path, 0o600, &key, Durability::Synced) {
         context.console.say(&format!(
@@ -89,7 +90,7 @@ fn key(context: &Context) -> Result<[u8; KEY_BYTES], Fault> {
     Ok(key)
 }
 
-/// Reads a key; `None` if the file does not exist, belongs to another user, or does not hold one.
+/// Reads a key; `None` if the file does not exist, belongs to another user, or does not contain a key.
 ///
 /// # Errors
 /// If the file cannot be read, or other users can read or replace it: with the key, they can find out which
@@ -99,7 +100,7 @@ fn read_key(path: &Path) -> Result<Option<[u8; KEY_BYTES]>, Fault> {
     let opened = fs::OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
     let mut file = match opened {
         Ok(file) => file,
-        // Only its owner can read a key; other users record with a new one.
+        // Only the owner of a key can read it; other users record with a new key.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
             return Ok(None);
         }
@@ -123,7 +124,7 @@ fn read_key(path: &Path) -> Result<Option<[u8; KEY_BYTES]>, Fault> {
     Ok(key.try_into().ok())
 }
 
-/// Why a key file is not private to this user; `None` if it is.
+/// Returns why a key file is not private to this user; `None` if it is private.
 fn not_private(about: &fs::Metadata, user: u32) -> Option<String> {
     let (mode, owner) = (about.mode() & 0o7777, about.uid());
     if !about.is_file() {
@@ -137,8 +138,8 @@ fn not_private(about: &fs::Metadata, user: u32) -> Option<String> {
     }
 }
 
-/// The texts that commands print for a recording: for tests with damaged and large recordings. A command that
-/// fails prints nothing.
+/// Returns the texts that commands print for a recording, to test damaged and large recordings. A command
+/// that fails prints nothing.
 ///
 /// # Errors
 /// If the recorded host cannot be observed.

@@ -64,14 +64,14 @@ pub(crate) fn run(arguments: &Report, context: &Context) -> Result<Exit, Fault> 
     Ok(Exit::Done)
 }
 
-/// The daemon's status; `None` if no daemon answers.
+/// Returns the daemon's status; `None` if no daemon answers.
 fn status(context: &Context) -> Option<Value> {
     let socket = context.session.trusted_api_socket().ok()?;
     let mut client = Client::connect(&socket).ok()??;
     client.call("Status", Map::new()).ok()?.get("status").cloned()
 }
 
-/// The services of a daemon's status.
+/// Returns the services in a daemon's status.
 fn services_of(status: &Value) -> Vec<Service> {
     let requests = status["requests"].as_array().into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -89,8 +89,8 @@ fn services_of(status: &Value) -> Vec<Service> {
         .collect()
 }
 
-/// The first percentile whose whole confidence interval is above its goal; the daemon judges by the same
-/// rule.
+/// Returns the first percentile whose whole confidence interval is above its goal, the rule by which the
+/// daemon also judges.
 fn missed(goal: &Value, response: &Value) -> Option<String> {
     ["p50", "p99"].into_iter().find_map(|name| {
         let bound = goal[name].as_u64()?;
@@ -107,7 +107,7 @@ fn missed(goal: &Value, response: &Value) -> Option<String> {
     })
 }
 
-/// The services of the policy files, if no daemon knows their state.
+/// Returns the services of the policy files, for hosts where no daemon knows their state.
 fn services_of_policy(context: &Context) -> Vec<Service> {
     let Ok(policy) = context.policy() else { return Vec::new() };
     let intents = policy.policy().intents;

@@ -9,7 +9,7 @@ use crate::args::Rollback;
 use crate::render::{UndoneReport, count};
 use cli::Context;
 
-/// Rolls back one transaction: the named one, or the newest one in force.
+/// Rolls back one transaction: the named one, or otherwise the newest one in force.
 pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault> {
     let journal = context.session.journal()?;
     if arguments.script {
@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
         None => {
             let history = journal.history()?;
             let newest = history.newest_live().map(apply::Transaction::name);
-            // A newer transaction is unreadable, so which one is the last is unknown.
+            // A newer transaction is unreadable, so it is unknown which transaction is the last one.
             if let Some(unreadable) = history.unreadable_after(newest) {
                 let fault = Fault::failed(format!(
                     "the last transaction, {}, cannot be read: {unreadable}",
@@ -47,8 +47,8 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
     Ok(Exit::Done)
 }
 
-/// The transactions in force of the command that made the newest one, newest first. An `apply` that recreates
-/// queues makes two: one for the queues and one for their settings.
+/// Returns the transactions in force that were made by the same command as the newest one, newest first. An
+/// `apply` that recreates queues makes two: one for the queues and one for their settings.
 fn stages(all: &[Transaction], newest: TransactionName) -> Vec<TransactionName> {
     let live = all.iter().rev().filter(|transaction| transaction.standing().is_live());
     let mut stages = live.skip_while(|transaction| transaction.name() != newest);
@@ -105,7 +105,7 @@ fn print_script(journal: &Journal, context: &Context) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-/// Rolls back all transactions that a daemon holds: operators treat them as a unit.
+/// Rolls back all transactions that a daemon holds, because operators treat them as a unit.
 fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Fault> {
     let (undone, failed) = journal.roll_back_daemons(&mut linux::Kernel::new(), &context.session.asked(None));
     for (name, undone) in &undone {
@@ -125,7 +125,8 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
         Some(error) => return Err(session::unfinished(error, &undone, journal)),
         None => {}
     }
-    // Several transactions contain a setting that an earlier rollback could not restore.
+    // Count each setting once: several transactions contain a setting if an earlier rollback could not
+    // restore it.
     let changes = undone.iter().flat_map(|(_, undone)| &undone.changes);
     let knobs = changes.map(|undone| (undone.change.from().object(), undone.change.from().knob()));
     let settings = knobs.collect::<BTreeSet<_>>().len();
@@ -141,7 +142,7 @@ fn tell_what_is_unrecorded(name: TransactionName, undone: &Undone, context: &Con
     }
 }
 
-/// The maximum number of settings named in the last line.
+/// The maximum number of settings that the last line names.
 const NAMED_MAX: usize = 8;
 
 /// Names the settings that were not restored because another program has changed them.
@@ -167,7 +168,7 @@ fn report_left_alone<'u>(undone: impl Iterator<Item = &'u Undone>, context: &Con
         .say(&format!("NOT restored, because another program has changed it since: {named}{more}."));
 }
 
-/// Reports the measured difference between the settings before and after, if the transaction was judged.
+/// If the transaction was judged, reports the measured difference between the settings before and after it.
 fn say_what_it_costs(before: Option<&Transaction>, context: &Context) {
     let judged = before.and_then(|transaction| transaction.judgements().last());
     if let Some(judged) = judged
@@ -179,7 +180,7 @@ fn say_what_it_costs(before: Option<&Transaction>, context: &Context) {
     }
 }
 
-/// Tells the operator that a running daemon will not set the rolled back settings again.
+/// If a daemon is running, tells the operator that the daemon will not set the rolled back settings again.
 fn tell_of_daemon(journal: &Journal, context: &Context, what: &str) {
     if let Some(pid) = journal.daemon() {
         context.console.say(&format!(

@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &RunArgs, context: &Context) -> Result<Exit, Fault>
     };
     plan::allowed_class(&intent).map_err(Fault::refused_early)?;
     let mut command = command(arguments, &intent)?;
-    // Hold the CPU latency request for the lifetime of the command.
+    // The CPU latency request is held as long as the command runs.
     let _held = wake::hold(arguments.cpu_dma_latency, &intent, &context.session, &context.console)?;
     let netns = context.session.netns()?;
     let mut signals = Signals::catch()?;
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &RunArgs, context: &Context) -> Result<Exit, Fault>
     match followed(&mut child, context, netns, &intent, &mut signals) {
         Ok(status) => Ok(Exit::Command(code(status))),
         Err(fault) => match child.try_wait() {
-            // The command's exit caused this failure: report the exit status instead.
+            // The command's exit caused this failure, so report its exit status instead.
             Ok(Some(status)) if fault.is_passing() => {
                 if fault.host == HostState::Unchanged {
                     context.console.say(NOTHING_SET);
@@ -101,7 +101,7 @@ fn to_its_end(
     }
 }
 
-/// The command, with the library that caps its `epoll_wait` if the mode needs one.
+/// Returns the command, with the library that caps its `epoll_wait` if the delivery mode needs the library.
 fn command(arguments: &RunArgs, intent: &Intent) -> Result<Command, Fault> {
     let (name, rest) = arguments
         .command

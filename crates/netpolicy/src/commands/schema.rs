@@ -1,4 +1,4 @@
-//! `schema`: JSON Schemas of policy files and recipe files, for editors, and of JSON output.
+//! `schema`: prints JSON Schemas of policy files and recipe files, for editors, and of JSON output.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::args::{SchemaArgs, SchemaOf};
 use crate::render::output_schema;
 use cli::Context;
 
-/// Prints the JSON Schema, or writes all of them.
+/// Prints one JSON Schema, or writes all of them.
 pub(crate) fn run(arguments: &SchemaArgs, context: &Context) -> Result<Exit, Fault> {
     if let Some(directory) = &arguments.dir {
         return write_all(directory, context);
@@ -22,7 +22,7 @@ pub(crate) fn run(arguments: &SchemaArgs, context: &Context) -> Result<Exit, Fau
     }
 }
 
-/// The schema, unless another program implements the command.
+/// Returns the schema; `None` if another program implements the command.
 fn schema_of(what: SchemaOf) -> Option<serde_json::Value> {
     match what {
         SchemaOf::PolicyFile => Some(json_schema()),
@@ -35,7 +35,7 @@ fn name_of(what: SchemaOf) -> String {
     what.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// Writes all schemas. The other programs write their own.
+/// Writes all schemas. Commands that other programs implement have their schemas written by those programs.
 fn write_all(directory: &Path, context: &Context) -> Result<Exit, Fault> {
     for what in SchemaOf::value_variants() {
         if let Some(schema) = schema_of(*what) {

@@ -11,7 +11,7 @@ use crate::args::{Set, SetTarget};
 use crate::request_args::PolicyWord;
 use cli::Context;
 
-/// Commits the request, and keeps it.
+/// Commits the request, and keeps it in force.
 pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     let (mut nic, mut typed) = (Vec::new(), Vec::new());
     let (target, request, netns) = match &arguments.target {
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
         arguments.allow.allow_inferred,
     )?;
     fullbusy::refuse_from_outside(&policy)?;
-    // A running daemon would revert a change by another process.
+    // Pass the request to a running daemon, which would revert a change by another process.
     if let Some(mut daemon) = running_daemon::connect(&context.session, netns.id())? {
         return by_daemon::set(&mut daemon, &policy.intents[0], &typed, &netns, context);
     }
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     Ok(done)
 }
 
-/// Whether a running daemon would make this change.
+/// Whether a daemon is running that would make this change.
 pub(crate) fn has_daemon(context: &Context) -> bool {
     let netns = context.session.netns();
     netns
@@ -62,7 +62,8 @@ pub(crate) fn has_daemon(context: &Context) -> bool {
         .is_ok_and(|daemon| daemon.is_some())
 }
 
-/// Stores the request in the kernel, so that the process's future children and their sockets inherit it.
+/// Stores the request in the kernel, so that the process's future children and their sockets inherit the
+/// policy.
 fn bequeath(pid: Pid, policy: PolicyName, context: &Context) {
     let number = (policy != PolicyName::None).then(|| policy.number());
     if let Err(error) = context.session.app_requests().set_task(pid, number) {

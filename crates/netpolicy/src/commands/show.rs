@@ -1,4 +1,4 @@
-//! `show`: the packet path of this host.
+//! `show`: prints or draws the packet path of this host.
 
 use daemon::running_daemon;
 use latency::live::LastMeasured;
@@ -31,7 +31,8 @@ pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-/// The last measurement of each service by the daemon or a command. It is stored apart from the host's state.
+/// Returns the last measurement of each service, made by the daemon or a command. These measurements are
+/// stored apart from the host's state.
 pub(super) fn last_measured(context: &Context) -> Vec<String> {
     if let Some(recording) = &context.session.recording {
         return recording.last_measured.clone();

@@ -10,7 +10,7 @@ use crate::render::SocketsReport;
 use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable};
 use cli::Context;
 
-/// Enables, disables or lists.
+/// Enables a cgroup, disables one, or lists them.
 pub(crate) fn run(arguments: &SocketPolicies, context: &Context) -> Result<Exit, Fault> {
     let store = context.session.app_requests();
     match &arguments.command {
@@ -27,7 +27,7 @@ fn enable(arguments: &SocketsEnable, store: &RequestStore, context: &Context) ->
     let users = users.map(|user| Choice { uid: Some(user.uid), numbers: numbers(&user.policies) });
     let choices: Vec<Choice> = std::iter::once(any_user).chain(users).collect();
     let was = store.enabled()?.iter().any(|enabled| enabled.id == cgroup.id());
-    // Enable prctl before changing permissions: if that is refused, they must stay unchanged.
+    // Enable prctl before changing permissions: if enabling is refused, the permissions must stay unchanged.
     if was && arguments.prctl {
         store.enable_prctl(&cgroup).map_err(|why| no_prctl(&why))?;
     }
@@ -50,7 +50,7 @@ fn no_prctl(why: &KernelError) -> Fault {
         .hint("without --prctl, only setsockopt and getsockopt work")
 }
 
-/// The first line of the kernel's error, without the verifier log.
+/// Returns the first line of the kernel's error, without the verifier log.
 fn first_line(error: &KernelError) -> String {
     let words = error.to_string();
     words.split(" \"").next().unwrap_or(&words).to_owned()

@@ -12,7 +12,7 @@ use crate::args::StatusArgs;
 use crate::render::StatusReport;
 use cli::Context;
 
-/// Reports settings in force that measurements showed to be worse.
+/// Reports settings that are in force although measurements showed that they make a service worse.
 fn say_what_was_worse(context: &Context) {
     let known = context.session.evidence();
     if known.iter().all(|evidence| !evidence.is_against()) {
@@ -26,7 +26,7 @@ fn say_what_was_worse(context: &Context) {
     }
 }
 
-/// Estimates older than this are not shown.
+/// The maximum age of an estimate that is shown.
 const EXPECTED_WITHIN_SECONDS: u64 = 24 * 3_600;
 
 /// Reports how a policy would change services without a section, as estimated by `doctor` or `init`.

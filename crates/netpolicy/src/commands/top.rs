@@ -12,7 +12,7 @@ use cli::Context;
 
 /// Shows the host's packet delivery repeatedly, or once.
 pub(crate) fn run(arguments: &Top, context: &Context) -> Result<Exit, Fault> {
-    // Invalid policy files only hide the services: show everything else.
+    // Invalid policy files hide only the services, so show everything else.
     let policy = context.policy().map(|merged| merged.policy()).unwrap_or_else(|fault| {
         context.console.say(&format!("Ignoring the policy files: {}", fault.cause));
         Policy::default()

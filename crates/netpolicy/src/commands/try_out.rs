@@ -10,7 +10,7 @@ use crate::args::Try;
 use crate::render::PlanReport;
 use cli::Context;
 
-/// Commits the plan on trial. The guard process is running before the first write.
+/// Commits the plan as a trial. The guard process is already running before the first write.
 pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     let mut policy = context.whole_policy(&netns)?;

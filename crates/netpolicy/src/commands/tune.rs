@@ -27,7 +27,7 @@ use crate::tune_args::USUAL_LIMITS;
 /// The length of the window that measures the present request rate.
 const RATE_WINDOW: Duration = Duration::from_secs(1);
 
-/// Tunes, and prints the result.
+/// Searches for the best setting, and prints the result.
 pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
     check_limits(arguments.goal, arguments.guard, context)?;
     let selection = arguments.service.selection();
@@ -80,8 +80,8 @@ pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
     }
 }
 
-/// Reports a limit on the goal, which has no effect, because the winner must improve the goal. Refuses it if nothing
-/// else is limited: any other metric could then grow without a bound.
+/// Reports that a limit on the goal has no effect, because the winner must improve the goal. Refuses such a
+/// limit if it is the only one: any other metric could then grow without a bound.
 fn check_limits(goal: Metric, limits: Limits, context: &Context) -> Result<(), Fault> {
     let of_goal = limits.iter().find(|(guarded, _)| metric_of(*guarded) == goal);
     let Some((_, most)) = of_goal.filter(|_| limits.to_string() != USUAL_LIMITS) else { return Ok(()) };
@@ -115,14 +115,14 @@ fn write(path: &Path, report: &TuneReport, context: &Context) -> Result<(), Faul
     Ok(())
 }
 
-/// The result of a tuning.
+/// The result of a search.
 struct Found {
     /// Why the tuning ended before a verdict; `None` if it reached one.
     ended: Option<Ended>,
     /// The transactions that keep the winner in force.
     kept: Vec<TransactionName>,
     findings: Vec<Finding>,
-    /// Everything that was measured.
+    /// The tuner, with everything that was measured.
     tuner: Tuner,
 }
 
@@ -134,7 +134,7 @@ struct Tuning<'a> {
     target: MeasuredService,
     context: &'a Context,
     began: Instant,
-    /// The time that an unfinished search has already spent.
+    /// The time that the resumed search has already spent.
     spent: Duration,
     /// The seed for the order of candidates.
     seed: u64,
@@ -158,7 +158,7 @@ impl<'a> Tuning<'a> {
         Duration::from_nanos(self.arguments.window.0)
     }
 
-    /// The length of a window plus the pause before it.
+    /// Returns the length of a window plus the pause before it.
     fn turn(&self) -> Duration {
         Duration::from_nanos(self.arguments.window.0 + self.arguments.guard_time.0)
     }
@@ -167,7 +167,7 @@ impl<'a> Tuning<'a> {
         Duration::from_secs(self.arguments.seconds).saturating_sub(self.spent + self.began.elapsed())
     }
 
-    /// The number of windows that fit into the time limit.
+    /// Returns the number of windows that fit into the time limit.
     fn windows(&self) -> usize {
         let windows = u128::from(self.arguments.seconds) * 1_000_000_000 / self.turn().as_nanos().max(1);
         usize::try_from(windows).unwrap_or(usize::MAX)
@@ -180,7 +180,7 @@ impl<'a> Tuning<'a> {
         Setup { margin: self.arguments.margin, window, seconds: self.arguments.seconds, ..of }
     }
 
-    /// The candidates, in an order based on earlier searches.
+    /// Returns the candidates, in an order based on earlier searches.
     fn offers(&mut self) -> Result<Vec<Offer>, Fault> {
         let session = &self.context.session;
         let offers = offers(&self.arguments.candidate, self.arguments.only, &self.target, session);
@@ -210,7 +210,7 @@ impl<'a> Tuning<'a> {
         }
     }
 
-    /// The present request rate, per second.
+    /// Measures the present request rate, per second.
     fn rate(&mut self) -> Result<f64, Fault> {
         let mut signals = self.signals()?;
         let turn = Watcher::load(&self.target, RATE_WINDOW)?.turn(Instant::now(), &mut signals)?;
@@ -236,7 +236,7 @@ impl<'a> Tuning<'a> {
         }
     }
 
-    /// Refuses a time limit that is too short for a verdict.
+    /// Refuses a time limit that does not suffice for a verdict.
     fn refuse_if_too_short(&self, candidates: usize) -> Result<(), Fault> {
         let windows = Tuner::windows_least(candidates, if self.arguments.only { 0 } else { VARIANTS_MAX });
         let least = (self.turn() * u32::try_from(windows).unwrap_or(u32::MAX)).as_secs_f64().ceil();
@@ -258,7 +258,7 @@ impl<'a> Tuning<'a> {
         .hint("give it more time (--seconds), or fewer candidates (--candidate X --only)"))
     }
 
-    /// The rounds of the unfinished search that `--resume` continues; empty without `--resume`.
+    /// Returns the rounds of the unfinished search that `--resume` continues; empty without `--resume`.
     fn resumed(&mut self, setup: &Setup) -> Result<Vec<TunedRound>, Fault> {
         const START_OVER: &str = "omit --resume to start over";
         let name = self.target.name.clone();
@@ -441,7 +441,7 @@ impl<'a> Tuning<'a> {
         Ok(kept)
     }
 
-    /// The error if no round is valid: the candidates cannot be ranked.
+    /// Returns the error for a search in which no round is valid, so that the candidates cannot be ranked.
     fn nothing_counts(&self, switchback: &Switchback) -> Fault {
         let usual = switchback.voided().iter().max_by_key(|(_, rounds)| *rounds).map(|(why, _)| *why);
         let why = usual.map_or_else(|| "the time limit was reached".to_owned(), |why| why.to_string());
@@ -476,7 +476,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The candidates to measure next, with their names.
+    /// Returns the candidates to measure next, with their names.
     fn asked(&self) -> Option<(TunerStage, u32, Vec<usize>, Vec<String>)> {
         let TunerStep::Round { stage, part, candidates } = self.tuner.step() else { return None };
         let names = candidates.iter().map(|candidate| self.tuner.names()[*candidate].clone()).collect();

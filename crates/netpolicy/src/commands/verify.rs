@@ -5,7 +5,7 @@ use session::{Exit, Fault};
 
 use cli::Context;
 
-/// Reads the settings of all transactions in force, and lists those with another value.
+/// Reads the settings of all transactions in force, and lists those that have another value now.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let journal = context.session.journal()?;
     let report = compared(&journal, context.session.recording.as_deref())?;

@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &WatchArgs, context: &Context) -> Result<Exit, Faul
                 if let Some(kept) = &mut record
                     && let Err(fault) = kept.add(&shown.window, &target)
                 {
-                    // Continue without the record: the measurements are still reported.
+                    // Continue without the record, because the measurements are still reported.
                     context.console.say(&format!("Recording stopped here: {}", fault.cause));
                     (record, unrecorded) = (None, Some(fault));
                 }
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &WatchArgs, context: &Context) -> Result<Exit, Faul
     unrecorded.map_or(Ok(Exit::Done), Err)
 }
 
-/// Saves the result with its time, for `show`.
+/// Saves the result and its time, for `show`.
 pub(super) fn keep(target: &MeasuredService, by: &str, response: Option<Percentiles>, context: &Context) {
     let (service, netns, at) = (target.name.clone(), target.netns.id(), seconds_since_1970());
     let kept = LastMeasured { service, netns, at, by: by.to_owned(), response, prospect: None }
@@ -77,7 +77,8 @@ pub(super) fn keep(target: &MeasuredService, by: &str, response: Option<Percenti
     }
 }
 
-/// Prints a row in table output, or a line in JSON-lines output. JSON output has only the final document.
+/// Prints a row with table output, or a line with JSON-lines output. With JSON output, only the final
+/// document is printed.
 fn show(context: &Context, row: &mut WatchRow, window: &WatchWindowReport<'_>) -> Result<(), Fault> {
     if context.globals.output == crate::args::Output::Table {
         context.console.text(&row.text(window))

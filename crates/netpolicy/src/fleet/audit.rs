@@ -1,4 +1,4 @@
-//! The issues that the reports of many hosts have in common, worst first.
+//! Finds the issues that the reports of many hosts have in common, worst first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,21 +11,21 @@ use session::page::{Cell, Page, RecordSchema, Report, SCHEMA, Style, Table, reco
 
 use super::host_report::{FindingOnHost, HostReport};
 
-/// How far a host's clock may be ahead of this host's, in seconds. A report beyond that counts as from the
-/// future.
+/// How far another host's clock may be ahead of this host's, in seconds. A report beyond that counts as one
+/// from the future.
 const CLOCK_SKEW_MAX: u64 = 3600;
 
 /// The maximum number of hosts.
 pub const HOSTS_MAX: usize = 200_000;
 
-/// The maximum size of a file with reports.
+/// The maximum size of a file that contains reports.
 pub const REPORT_BYTES_MAX: u64 = 64 << 20;
 
-/// The maximum number of groups of one issue; the largest groups are kept. The other hosts share a last
-/// group.
+/// The maximum number of groups of one issue. The largest groups are kept; the hosts of the others share one
+/// last group.
 const GROUPS_MAX: usize = 200;
 
-/// The maximum number of details of one issue on one host. A host with more is also in the last group.
+/// The maximum number of details of one issue on one host. A host that has more is also in the last group.
 const DETAILS_OF_HOST_MAX: usize = 8;
 
 /// The maximum number of drivers of a host.
@@ -34,16 +34,16 @@ const DRIVERS_OF_HOST_MAX: usize = 32;
 /// The maximum length of a text from a report, in characters.
 const TEXT_MAX: usize = 160;
 
-/// The number of host names in a line of text.
+/// The maximum number of host names in a line of text.
 const NAMES_SHOWN: usize = 3;
 
-/// The number of host names in a row of the HTML page.
+/// The maximum number of host names in a row of the HTML page.
 const NAMES_IN_ROW: usize = 40;
 
-/// The share of packets below which a delivery mode counts as not engaged, from 0 to 1.
+/// The share of packets, from 0 to 1, below which a delivery mode counts as not engaged.
 const ENGAGED_MIN: f64 = 0.5;
 
-/// An issue of a host. The order is worst first.
+/// An issue that a host can have. The worst issue comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Issue {
@@ -51,7 +51,7 @@ pub enum Issue {
     Missing,
     /// The host's report cannot be read.
     Unreadable,
-    /// A standing proof shows that a policy harms.
+    /// Measurements (a standing proof) show that a policy harms its service.
     Harmful,
     /// `doctor` found a problem.
     Problem,
@@ -75,7 +75,7 @@ pub enum Issue {
     Stale,
     /// `doctor` warns.
     Warning,
-    /// A service has no standing proof that its policy helps.
+    /// No measurements (standing proof) show that a service's policy helps.
     NoProof,
 }
 
@@ -99,7 +99,7 @@ impl Issue {
         Self::NoProof,
     ];
 
-    /// The issue's word in reports and for `--gate`.
+    /// Returns the issue's word in reports and for `--gate`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -136,7 +136,7 @@ struct Header {
     kind: Option<String>,
 }
 
-/// What is kept of a host's report.
+/// The part of a host's report that the audit keeps.
 #[derive(Debug)]
 struct Kept {
     file: String,
@@ -213,8 +213,8 @@ impl Audit {
         }
         if let Some(known) = self.hosts.get(&host) {
             *self.duplicates.entry(host.clone()).or_insert(1) += 1;
-            // Timestamps of a wrong clock do not show which report is newer: prefer reports that are not from
-            // the future.
+            // Timestamps of a wrong clock do not show which report is newer, so prefer reports that are not
+            // from the future.
             let age = |at| (!self.is_early(at), at);
             if age(known.at_unix_seconds) >= age(report.at_unix_seconds) {
                 return;
@@ -234,8 +234,8 @@ impl Audit {
         self.hosts.insert(host, kept);
     }
 
-    /// Returns the result. `expected` holds the names of all hosts; reports older than `age_max` seconds are
-    /// stale.
+    /// Returns the result. `expected` contains the names of all hosts; reports older than `age_max` seconds
+    /// are stale.
     pub fn finish(self, expected: Option<&BTreeSet<String>>, age_max: u64) -> AuditReport {
         let mut groups: BTreeMap<Issue, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
         let mut group = |issue: Issue, detail: &str, host: &str| {
@@ -258,7 +258,7 @@ impl Audit {
             kept.drivers.iter().for_each(|driver| *drivers.entry(driver.clone()).or_default() += 1);
         }
         for unreadable in &self.unreadable {
-            // The position of the damage differs by file: omit it, so that equal reasons form one group.
+            // Omit the position of the damage, which differs by file, so that equal reasons form one group.
             let why = unreadable.why.split(" at line ").next().unwrap_or_default();
             group(Issue::Unreadable, why, &unreadable.file);
         }
@@ -329,7 +329,7 @@ fn short(text: &str) -> String {
     }
 }
 
-/// The issues of a host, with at most [`DETAILS_OF_HOST_MAX`] details of each issue.
+/// Returns the issues of a host, with at most [`DETAILS_OF_HOST_MAX`] details of each issue.
 fn issues(report: &HostReport) -> BTreeSet<(Issue, String)> {
     let mut kept = BTreeSet::new();
     let mut numbers: BTreeMap<Issue, usize> = BTreeMap::new();
@@ -349,7 +349,8 @@ fn all_issues(report: &HostReport) -> BTreeSet<(Issue, String)> {
     match &report.policy.refused {
         Some(refused) => {
             let issue = if refused.code == 6 { Issue::Lacking } else { Issue::Refused };
-            // Further lines name files and devices of the host, so they would not form a group.
+            // Keep only the first line: further lines name files and devices of the host, so hosts would not
+            // form a group.
             issues.insert((issue, short(refused.why.lines().next().unwrap_or_default())))
         }
         None => {
@@ -384,7 +385,7 @@ fn all_issues(report: &HostReport) -> BTreeSet<(Issue, String)> {
     issues
 }
 
-/// The finding with the same content as [`crate::PolicyState::refused`].
+/// The rule of the finding that has the same content as [`crate::PolicyState::refused`].
 const POLICY_REFUSED: &str = "policy-refused";
 
 fn issue_of(finding: &FindingOnHost) -> Option<(Issue, String)> {
@@ -415,7 +416,7 @@ pub struct AuditReport {
     pub clean: usize,
     /// The groups, worst issue first; within an issue, the group with the most hosts first.
     pub groups: Vec<Group>,
-    /// Hosts with several reports. The newest one that is not from the future counts.
+    /// The hosts with several reports. Of these, the newest report that is not from the future counts.
     pub duplicates: Vec<Duplicate>,
     /// Files that are not reports.
     pub unreadable: Vec<UnreadableReport>,
@@ -434,20 +435,20 @@ pub struct Coverage {
     pub reported: usize,
     /// The number of expected hosts; `None` if that is unknown.
     pub expected: Option<usize>,
-    /// Expected hosts that did not report.
+    /// The expected hosts that did not report.
     pub missing: Vec<String>,
-    /// Hosts that reported and were not expected.
+    /// The hosts that reported although they were not expected.
     pub unexpected: Vec<String>,
-    /// Hosts that were omitted because there are too many.
+    /// The number of hosts that were omitted because there were too many.
     pub beyond_limit: usize,
 }
 
-/// The hosts with one issue and detail.
+/// The hosts that have the same issue with the same detail.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Group {
     /// The issue.
     pub issue: Issue,
-    /// The setting, rule, service or reason.
+    /// The detail of the issue: the setting, rule, service or reason.
     pub detail: String,
     /// The hosts; for unreadable reports, the files.
     pub hosts: Vec<String>,
@@ -458,7 +459,7 @@ pub struct Group {
 pub struct Duplicate {
     /// The host.
     pub host: String,
-    /// The number of its reports.
+    /// The number of reports of this host.
     pub reports: usize,
     /// The file with the report that counts.
     pub file: String,
@@ -474,12 +475,12 @@ pub struct UnreadableReport {
 }
 
 impl AuditReport {
-    /// Whether a host has this issue or a worse one.
+    /// Whether any host has this issue or a worse one.
     pub fn fails(&self, gate: Issue) -> bool {
         self.coverage.beyond_limit > 0 || self.groups.iter().any(|group| group.issue <= gate)
     }
 
-    /// The number of hosts with each issue, worst first.
+    /// Counts the hosts with each issue, worst issue first.
     fn by_issue(&self) -> Vec<(Issue, usize)> {
         let mut hosts: BTreeMap<Issue, BTreeSet<&str>> = BTreeMap::new();
         for group in &self.groups {
@@ -507,7 +508,7 @@ impl AuditReport {
         words
     }
 
-    /// The report as an HTML page.
+    /// Formats the result as an HTML page.
     pub fn html(&self) -> String {
         let mut page = Document::new("netpolicy audit");
         page.paragraph(&format!("{}.", self.covered()));
@@ -542,10 +543,10 @@ impl AuditReport {
     }
 }
 
-/// The number of bars of a chart.
+/// The maximum number of bars in a chart.
 const BARS_MAX: usize = 12;
 
-/// The largest counts of a map, as bars; the last bar sums the others.
+/// Returns the largest counts of a map as bars; the last bar sums up the others.
 fn largest(counts: &BTreeMap<String, usize>) -> Vec<Bar> {
     let bar = |label: &str, count| Bar { label: label.to_owned(), count, tone: Tone::Plain };
     let mut sorted: Vec<(&String, usize)> = counts.iter().map(|(label, count)| (label, *count)).collect();
@@ -558,7 +559,7 @@ fn largest(counts: &BTreeMap<String, usize>) -> Vec<Bar> {
     bars
 }
 
-/// Lists the first names, and how many follow.
+/// Lists the first names, and says how many more there are.
 fn names(hosts: &[String], shown: usize) -> String {
     let more = hosts.len().saturating_sub(shown);
     let mut words = hosts.iter().take(shown).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -605,7 +606,7 @@ mod test {
 
     use super::*;
 
-    /// A report of a host without issues, changed by these values.
+    /// Returns the report of a host without issues, after changing these values in it.
     fn report(host: &str, change: &Value) -> Vec<u8> {
         let mut document = json!({
             "schema": SCHEMA, "kind": "report",

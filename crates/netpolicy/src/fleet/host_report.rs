@@ -19,7 +19,7 @@ pub struct HostReport {
     pub version: String,
     /// The kernel's release.
     pub release: String,
-    /// The number of devices with their own receive queues, by driver.
+    /// The number of devices that have their own receive queues, by driver.
     pub drivers: BTreeMap<String, usize>,
     /// The policy files.
     pub policy: PolicyState,
@@ -29,21 +29,21 @@ pub struct HostReport {
     pub drifted: Vec<Drifted>,
     /// The findings of `doctor`, without notes.
     pub findings: Vec<FindingOnHost>,
-    /// Whether a daemon keeps the policy in force; `None` if that is unknown.
+    /// Whether a running daemon keeps the policy in force; `None` if that is unknown.
     pub daemon: Option<bool>,
-    /// The requests for services. Without a daemon, only their targets are known.
+    /// The requests for services. Without a daemon, only the targets of the requests are known.
     pub services: Vec<Service>,
 }
 
-/// The policy files and their plan.
+/// The state of the policy files and of their plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PolicyState {
-    /// The number of requests.
+    /// The number of requests in the policy files.
     pub requests: usize,
     /// The number of settings that `netpolicy apply` would change.
     pub pending: usize,
-    /// Why the files are refused; `None` if they are not.
+    /// Why the policy files are refused; `None` if they are not.
     pub refused: Option<Refused>,
 }
 
@@ -51,7 +51,7 @@ pub struct PolicyState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Refused {
-    /// The exit code of `netpolicy plan`: 6 if this host lacks a mechanism.
+    /// The exit code of `netpolicy plan`, which is 6 if this host lacks a mechanism.
     pub code: u8,
     /// The reason.
     pub why: String,
@@ -65,7 +65,7 @@ pub struct Drifted {
     pub object: String,
     /// The setting.
     pub knob: String,
-    /// `drifted`, `recreated`, `unreadable` or `gone`.
+    /// How the setting has changed: `drifted`, `recreated`, `unreadable` or `gone`.
     pub note: String,
 }
 
@@ -82,12 +82,12 @@ pub struct FindingOnHost {
     /// The object.
     #[serde(default)]
     pub object: String,
-    /// The finding in a sentence.
+    /// Describes the finding in a sentence.
     #[serde(default)]
     pub summary: String,
 }
 
-/// A request for a service.
+/// A request for a service, and its state.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Service {
@@ -99,11 +99,12 @@ pub struct Service {
     pub wanted: u64,
     /// The number of these settings that have the wanted value.
     pub set: u64,
-    /// The share of packets that its delivery mode delivered, from 0 to 1.
+    /// The share of packets that the service's delivery mode delivered, from 0 to 1.
     pub engaged: Option<f64>,
-    /// The percentiles that are above their goal: `p99 2.1ms, goal 1ms`.
+    /// The percentile that is above its goal, such as `p99 2.1ms, goal 1ms`.
     pub missed: Option<String>,
-    /// The standing proof: `helps`, `no-effect`, `reversed`, `open`; `None` without one.
+    /// What measurements show about the policy (its standing proof): `helps`, `no-effect`, `reversed`,
+    /// `open`; `None` if nothing was measured.
     pub proof: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! The report of one host, and the audit of many. These files open nothing: `commands/audit.rs` reads the
-//! reports.
+//! The report of one host, and the audit of many reports. This module opens no files: `commands/audit.rs`
+//! reads the reports.
 
 mod audit;
 mod host_report;

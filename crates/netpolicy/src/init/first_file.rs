@@ -14,20 +14,20 @@ use session::page::{Page, Report, plain};
 use super::found::{Found, ListeningSocket};
 use super::service::{FoundBy, ServiceProcesses, groups, pattern};
 
-/// The maximum number of devices and of services that get a section. On a host with more, most belong to
-/// containers or tunnels, for which separate sections would be of little use.
+/// The maximum numbers of devices and of services that get a section. If a host has more, most of them belong
+/// to containers or tunnels, for which separate sections would be of little use.
 const DEVICES_MAX: usize = 16;
 const SERVICES_MAX: usize = 24;
 
-/// The maximum number of pids, names or ports that a comment lists.
+/// The maximum number of pids, names or ports in a comment's list.
 const LISTED_MAX: usize = 5;
 
-/// The first ephemeral port. A lower port was chosen explicitly.
+/// The first ephemeral port. A service with a lower port was given that port explicitly.
 ///
 /// Kernel: Documentation/networking/ip-sysctl.rst, `ip_local_port_range`.
 const EPHEMERAL_FIRST: u16 = 32_768;
 
-/// A first policy file. Until it is edited, it requests either nothing or the same policy everywhere.
+/// A first policy file. Until it is edited, it requests nothing, or the same policy for everything.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct FirstFile {
     /// The policy of each active section. If it is `none` or `mix`, the sections of services are comments.
@@ -60,7 +60,7 @@ pub struct DeviceSection {
 pub struct ServiceSection {
     /// The name of the section.
     pub name: String,
-    /// How to find its processes: each key of `match`, with its value as TOML.
+    /// How to find the service's processes: each key of `match`, with its value as TOML.
     #[serde(rename = "match")]
     pub keys: Vec<(String, String)>,
     /// Facts about the service.
@@ -69,8 +69,8 @@ pub struct ServiceSection {
 
 impl FirstFile {
     /// Creates the file for the devices and services that were found, with this policy in each section. For
-    /// `none` and `mix`, the sections of services are comments: `mix` is only for devices, and a service with
-    /// `none` would cancel the policy of its device.
+    /// `none` and `mix`, the sections of services are commented out: `mix` is only for devices, and a service
+    /// with `none` would cancel the policy of its device.
     pub fn of(found: &Found, policy: PolicyName) -> Self {
         let mut file = Self {
             policy,
@@ -153,7 +153,7 @@ impl FirstFile {
         for group in &mut groups {
             let name = name_of(group);
             if group.how == FoundBy::SystemdItself {
-                // A service that is running has its own descriptors of these sockets.
+                // A service that is running holds descriptors of these sockets itself.
                 group.listening.retain(|port| !elsewhere.contains(port));
                 if !group.listening.is_empty() {
                     let ports = group.ports();
@@ -292,7 +292,8 @@ impl FirstFile {
             }
             let _ = writeln!(text, "policy = \"{}\"", self.policy);
         }
-        // A service with policy `none` would cancel the policy of its device.
+        // Comment out the sections of services: a service with policy `none` would cancel the policy of its
+        // device.
         let (mark, policy) = match self.policy {
             PolicyName::None | PolicyName::Mix => ("#", PolicyName::Latency),
             policy => ("", policy),
@@ -318,7 +319,8 @@ impl Report for FirstFile {
     }
 }
 
-/// A section name for a device whose own name would be a pattern. No other section has this name.
+/// Returns a section name for a device whose own name would be a pattern. No other section has the returned
+/// name.
 fn untaken(device: &str, taken: &mut BTreeSet<String>) -> String {
     let first = format!("device-{}", device.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
     let others = (2..).map(|number: u32| format!("{first}-{number}"));
@@ -346,13 +348,13 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// Shortens a list of ports if it is long.
+/// Shortens a list of ports if it has many ports.
 fn short(ports: &str) -> String {
     let all: Vec<String> = ports.split(", ").map(str::to_owned).collect();
     listed(&all)
 }
 
-/// The name of a service's section, which is the usual name of the service.
+/// Returns the name of a service's section, which is the usual name of the service.
 pub(crate) fn name_of(group: &ServiceProcesses<'_>) -> String {
     let name = match &group.how {
         FoundBy::Unit(unit) => unit.strip_suffix(".service").unwrap_or(unit).to_owned(),

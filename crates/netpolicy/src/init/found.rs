@@ -8,12 +8,12 @@ use linux::{KernelError, Netns, Processes};
 use model::host::SocketState;
 use model::{DeviceId, Host, Pid};
 
-/// A socket that accepts traffic from any peer.
+/// A socket that accepts traffic from any peer, at a certain address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ListeningSocket {
     /// The socket's inode.
     pub inode: u64,
-    /// Whether this is a TCP socket; otherwise UDP.
+    /// Whether this is a TCP socket; otherwise it is a UDP socket.
     pub tcp: bool,
     /// The local address.
     pub at: SocketAddr,
@@ -37,7 +37,7 @@ impl ListeningSocket {
         !self.at.ip().to_canonical().is_loopback()
     }
 
-    /// The protocol and port: `tcp 11211`.
+    /// Formats the protocol and the port, such as `tcp 11211`.
     pub fn port(&self) -> String {
         format!("{} {}", if self.tcp { "tcp" } else { "udp" }, self.at.port())
     }
@@ -57,12 +57,13 @@ pub struct Found {
     pub received: BTreeMap<DeviceId, u64>,
     /// Every listening socket, even if its process is not visible.
     pub listening: Vec<ListeningSocket>,
-    /// Facts from the caller about services, for their sections. The key is the first process of the service.
+    /// Facts about services that the caller adds to their sections. The key is the first process of the
+    /// service.
     pub notes: BTreeMap<Pid, Vec<String>>,
 }
 
 impl Found {
-    /// Inspects a namespace. `own` is the calling process, which is not a service.
+    /// Inspects a namespace. `own` is the calling process, which does not count as a service.
     ///
     /// # Errors
     /// If the namespace cannot be entered, its devices cannot be listed, or the kernel does not list its
@@ -71,7 +72,7 @@ impl Found {
         let mut host = linux::observe(netns, &Processes::Networking)?;
         host.processes.retain(|process| process.id.pid != own);
         let cgroup = |process: &model::host::Process| {
-            // If the process has exited meanwhile, it belongs to no service.
+            // A process that has exited in the meantime belongs to no service.
             linux::process::cgroup_of(&process.id).ok().flatten().map(|path| (process.id.pid, path))
         };
         let cgroups = host.processes.iter().filter_map(cgroup).collect();
@@ -89,7 +90,7 @@ impl Found {
         Ok(Self { cgroups, started_as, received, listening, notes, host })
     }
 
-    /// The listening sockets that no observed process holds.
+    /// Returns the listening sockets that no observed process holds.
     pub(crate) fn unheld(&self) -> Vec<ListeningSocket> {
         let sockets = self.host.processes.iter().flat_map(|process| &process.sockets);
         let held: BTreeSet<u64> = sockets.map(|socket| socket.inode).collect();

@@ -1,5 +1,5 @@
-//! What `init`, `doctor` and `support-matrix` find on a host without a policy: the services that listen and the
-//! devices that carry traffic ([`Found`]), and a first policy file for them ([`FirstFile`]).
+//! Finds, for `init`, `doctor` and `support-matrix`, what runs on a host without a policy: the services that
+//! listen and the devices that carry traffic ([`Found`]), and a first policy file for them ([`FirstFile`]).
 //!
 //! This module changes and prints nothing. It needs neither a daemon nor privileges, and reports what was not
 //! visible without them.

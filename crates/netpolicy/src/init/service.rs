@@ -17,29 +17,29 @@ pub(crate) enum FoundBy {
     Container { pod: Option<String>, name: String },
     /// An executable.
     Exe(String),
-    /// The lowest port, if no other criterion is known.
+    /// The lowest port, used if no other criterion is known.
     Port(u16),
-    /// Sockets that systemd itself holds for socket-activated services.
+    /// The sockets that systemd itself holds for socket-activated services.
     SystemdItself,
 }
 
-/// A service's processes, in ascending order of pid.
+/// The processes of a service, in ascending order of pid.
 #[derive(Clone, Debug)]
 pub(crate) struct ServiceProcesses<'a> {
     pub(crate) how: FoundBy,
     pub(crate) processes: Vec<&'a Process>,
-    /// The ports with the protocol (TCP first), without duplicates.
+    /// The ports on which the service listens, each with its protocol (TCP first), without duplicates.
     pub(crate) listening: BTreeSet<(bool, u16)>,
     /// Whether packets of a NIC can reach any of the ports.
     pub(crate) reachable: bool,
 }
 
 impl ServiceProcesses<'_> {
-    /// For each device, the number of the service's sockets that receive on it. The loopback device and the
-    /// backlog are left out.
+    /// Returns, for each device, the number of the service's sockets that receive on it. The loopback device
+    /// and the backlog are omitted.
     pub(crate) fn connections(&self, host: &Host) -> BTreeMap<String, usize> {
         let sockets = self.processes.iter().flat_map(|process| &process.sockets);
-        // Forked workers have the sockets of their parent.
+        // Count each socket once, because forked workers share the sockets of their parent.
         let napis: BTreeMap<u64, NapiId> =
             sockets.filter_map(|socket| Some((socket.inode, socket.napi?))).collect();
         let mut counts = BTreeMap::new();
@@ -56,7 +56,7 @@ impl ServiceProcesses<'_> {
         self.processes.iter().map(|process| process.epolls.len()).sum()
     }
 
-    /// Formats the ports: `tcp 80, 443; udp 443`.
+    /// Formats the ports, such as `tcp 80, 443; udp 443`.
     pub(crate) fn ports(&self) -> String {
         let of = |udp: bool, word: &str| {
             let ports = self.listening.iter().filter(|(is_udp, _)| *is_udp == udp);
@@ -70,15 +70,15 @@ impl ServiceProcesses<'_> {
 /// A service that receives requests over TCP from a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// The name that its section would have.
+    /// The name that the service's section would have.
     pub name: String,
     /// The service's processes, in ascending order of pid.
     pub processes: Vec<ProcessId>,
-    /// The TCP ports on which it listens.
+    /// The TCP ports on which the service listens.
     pub ports: Vec<u16>,
 }
 
-/// The services that have TCP connections over NICs, starting with the one that has the most.
+/// Returns the services that have TCP connections over NICs, the service with the most connections first.
 pub fn servers(found: &Found) -> Vec<Server> {
     let mut servers: Vec<(usize, Server)> = groups(found)
         .iter()
@@ -120,7 +120,7 @@ pub(crate) fn groups(found: &Found) -> Vec<ServiceProcesses<'_>> {
     groups.into_values().filter(|group| !group.listening.is_empty()).collect()
 }
 
-/// The best criterion for finding a process again: it must stay the same across restarts.
+/// Returns the best criterion for finding a process again, which must stay the same across restarts.
 fn how(
     process: &Process,
     cgroup: Option<&str>,
@@ -150,18 +150,18 @@ fn how(
     listening.iter().map(|socket| socket.at.port()).min().map(FoundBy::Port)
 }
 
-/// The unit in a cgroup's path.
+/// The systemd unit in a cgroup's path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Unit {
     /// A service, which keeps its name across restarts.
     Service(String),
-    /// A scope, for example of a login. It gets another name the next time.
+    /// A scope, for example of a login. Its name is different the next time.
     Passing,
     /// The service manager.
     SystemdItself,
 }
 
-/// The innermost unit of a cgroup's path.
+/// Returns the innermost unit of a cgroup's path.
 ///
 /// systemd adds `_` to the beginning of a component that could be mistaken for a cgroup file (systemd,
 /// `src/basic/cgroup-util.c` `cg_escape()`).
@@ -175,7 +175,7 @@ fn unit(path: &str) -> Option<Unit> {
     })
 }
 
-/// A pattern that matches only this text; `None` if no pattern can.
+/// Returns a pattern that matches only this text; `None` if no pattern can.
 pub(crate) fn pattern(text: &str) -> Option<String> {
     let mut pattern = String::new();
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! Requests of applications, in the output of `show`.
+//! Formats the requests of applications, for the output of `show`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use session::page::{Cell, Table};
 use super::count;
 use crate::show::watchers;
 
-/// One line for each requesting process, and for each epoll with requesting sockets.
+/// Lists the requests, with one line for each requesting process, and for each epoll with requesting sockets.
 pub(super) fn asked_for(host: &Host) -> Table {
     let mut table = Table::new(&["ASKED BY", "WHICH", "POLICY"]);
     let (mut tasks, mut sockets): (BTreeMap<Pid, u32>, BTreeMap<u64, u32>) = Default::default();
@@ -34,7 +34,7 @@ pub(super) fn asked_for(host: &Host) -> Table {
     table
 }
 
-/// The requesting sockets of a process, of those that `asked` lists by inode.
+/// Returns the requests of a process's sockets. `asked` lists all requests by the socket's inode.
 fn of_sockets(asked: &BTreeMap<u64, u32>, process: &Process) -> Vec<(String, u32)> {
     if asked.is_empty() {
         return Vec::new();

@@ -19,12 +19,13 @@ pub(crate) struct DifferenceReport {
 /// A fact with its values in both recordings.
 #[derive(Debug, JsonSchema, Serialize)]
 struct Difference {
-    /// The device, queue, process, request or transaction; `host` for the host itself.
+    /// The object of the fact: the device, queue, process, request or transaction; `host` for the host
+    /// itself.
     object: String,
     fact: String,
-    /// The value in the first recording; `None` if it has none.
+    /// The value in the first recording; `None` if that recording does not have the fact.
     a: Option<String>,
-    /// The value in the second recording.
+    /// The value in the second recording; `None` if that recording does not have the fact.
     b: Option<String>,
 }
 
@@ -32,7 +33,7 @@ struct Difference {
 type Facts = BTreeMap<(String, String), String>;
 
 impl DifferenceReport {
-    /// The differences between two recordings, each with the findings of `doctor`.
+    /// Compares two recordings, each with the findings of `doctor`.
     pub(crate) fn of(a: (&Recording, &[Finding]), b: (&Recording, &[Finding])) -> Self {
         let (a, b) = (facts(a.0, a.1), facts(b.0, b.1));
         let keys: BTreeSet<_> = a.keys().chain(b.keys()).collect();
@@ -46,7 +47,7 @@ impl DifferenceReport {
         Self { differences: differences.collect() }
     }
 
-    /// The number of differences.
+    /// Returns the number of differences.
     pub(crate) const fn count(&self) -> usize {
         self.differences.len()
     }
@@ -140,7 +141,8 @@ fn key(object: &str, fact: &str) -> (String, String) {
     (object.to_owned(), fact.to_owned())
 }
 
-/// A device and its queues. Numbers that change with each boot are left out: NAPI ids, interrupts, pids.
+/// Collects the facts of a device and its queues. Numbers that change with each boot are omitted: NAPI ids,
+/// interrupts, pids.
 fn of_device(device: &Device, irqs: &BTreeMap<IrqNumber, &Irq>, facts: &mut Facts) {
     let name = device.id.name.to_string();
     let whole = ["id", "rx_queues", "tx_queues", "napis", "holders", "peer", "rss"];
@@ -168,7 +170,8 @@ fn of_device(device: &Device, irqs: &BTreeMap<IrqNumber, &Irq>, facts: &mut Fact
     }
 }
 
-/// Collects the facts of processes by name. The second process with a name is, for example, `nginx (2)`.
+/// Collects the facts of processes by name. The second process with the same name is called, for example,
+/// `nginx (2)`.
 fn of_processes(host: &Host, facts: &mut Facts) {
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     for process in &host.processes {
@@ -201,7 +204,8 @@ fn without(mut value: Value, fields: &[&str]) -> Value {
     value
 }
 
-/// Adds a value to the facts: one fact for each field of an object, one for a whole list, none for null.
+/// Adds a value to the facts: one fact for each field of an object, one fact for a whole list, and none for
+/// null.
 fn flatten(object: &str, name: &str, value: &Value, facts: &mut Facts) {
     let scalar = |value: &Value| match value {
         Value::String(text) => text.clone(),

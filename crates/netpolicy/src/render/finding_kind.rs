@@ -1,4 +1,4 @@
-//! The meaning of a finding, for `explain CODE`.
+//! Describes the meaning of a finding, for `explain CODE`.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -11,12 +11,12 @@ pub(crate) struct FindingKindReport {
     finding: &'static str,
     /// The meaning.
     meaning: &'static str,
-    /// The family, as in docs/reference/findings.md.
+    /// The family to which the finding belongs in docs/reference/findings.md.
     family: &'static str,
 }
 
 impl FindingKindReport {
-    /// Every finding that netpolicy can print.
+    /// Iterates over every finding that netpolicy can print.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let doctor = plan::doctor::RULES
             .iter()
@@ -34,7 +34,7 @@ impl FindingKindReport {
         })
     }
 
-    /// The finding with this code.
+    /// Returns the finding with this code.
     pub(crate) fn named(code: &str) -> Option<Self> {
         Self::all().find(|kind| kind.finding == code)
     }

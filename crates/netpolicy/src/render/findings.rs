@@ -1,4 +1,4 @@
-//! The findings of `doctor`.
+//! Formats the findings of `doctor`.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
@@ -17,7 +17,7 @@ use session::page::{
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct FindingsReport<'a> {
     findings: &'a [Finding],
-    /// The counts; `None` if only the settings were checked.
+    /// The counts of packet delivery; `None` if only the settings were checked.
     delivered: Option<&'a Delivered>,
     /// The facts that could not be determined on this host.
     not_known: &'a [String],
@@ -27,7 +27,7 @@ pub(crate) struct FindingsReport<'a> {
 }
 
 impl<'a> FindingsReport<'a> {
-    /// From these findings, with their counts and their limits.
+    /// Creates the report from these findings, with the counts and with the facts that are unknown.
     pub(crate) const fn of(
         findings: &'a [Finding],
         delivered: Option<&'a Delivered>,
@@ -38,7 +38,7 @@ impl<'a> FindingsReport<'a> {
     }
 }
 
-/// The number of findings of this severity in text output.
+/// Counts the findings of this severity that text output shows.
 pub(crate) fn count_shown(findings: &[Finding], severity: Severity) -> usize {
     merge(findings).iter().filter(|finding| finding.severity == severity).count()
 }
@@ -72,13 +72,14 @@ fn merge(findings: &[Finding]) -> Vec<Finding> {
     merged
 }
 
-/// Splits an object into device and queue: `eth0 rx-0 (napi 5)` is `eth0` and `rx-0 (napi 5)`.
+/// Splits the name of an object into device and queue: `eth0 rx-0 (napi 5)` becomes `eth0` and `rx-0 (napi
+/// 5)`.
 fn queue_of(object: &str) -> Option<(&str, &str)> {
     let at = object.find(" rx-")?;
     Some((&object[..at], &object[at + 1..]))
 }
 
-/// Keeps each command only in the first finding that it fixes.
+/// Keeps each remedy only in the first finding that it fixes.
 fn drop_repeated_remedies(findings: &mut [Finding]) {
     let mut printed: BTreeMap<String, String> = BTreeMap::new();
     for finding in findings {
@@ -93,7 +94,7 @@ fn drop_repeated_remedies(findings: &mut [Finding]) {
     }
 }
 
-/// The maximum height of a heading, in screen rows. Longer headings are cut, except with `--all`.
+/// The maximum height of a heading, in screen rows. A longer heading is cut, except with `--all`.
 const HEAD_ROWS_MAX: usize = 4;
 
 /// Formats a finding as lines without colours.
@@ -114,7 +115,7 @@ impl Report for FindingsReport<'_> {
 
     fn page(&self, page: &mut Page) {
         let mut findings = merge(self.findings);
-        // Problems come first; within a severity, those that a command can fix.
+        // Problems come first; among findings of the same severity, those that a command can fix come first.
         findings.sort_by_key(|finding| {
             (
                 std::cmp::Reverse(finding.severity),
@@ -127,7 +128,7 @@ impl Report for FindingsReport<'_> {
             self.not_known.iter().map(|line| format!("unknown  {}", visible(line))).collect();
         let rows = match self.all {
             true => usize::MAX,
-            // Reserve a row for the number of findings that are left out.
+            // Reserve a row for the number of findings that are omitted.
             false => SCREEN_ROWS.saturating_sub(1 + unknown.iter().map(|line| rows_of(line)).sum::<usize>()),
         };
         let shown = fit(&entries, rows);
@@ -175,7 +176,7 @@ impl Report for FindingsReport<'_> {
     }
 }
 
-/// The length of the severity at the beginning of a heading, in bytes.
+/// The length of the severity's column at the beginning of a heading, in bytes.
 const SEVERITY_BYTES: usize = 7;
 
 /// Replaces control characters: other users choose the names of processes and devices, which must not control

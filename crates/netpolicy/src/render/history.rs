@@ -1,4 +1,4 @@
-//! The output of `history`.
+//! Formats the output of `history`.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ use session::report::ChangeLine;
 pub(crate) struct HistoryReport {
     transactions: Vec<Entry>,
     unreadable: Vec<Damaged>,
-    /// The standing proofs, by service.
+    /// What measurements show about the policy of each service (its standing proof).
     proofs: Vec<Proven>,
 }
 
-/// The standing proof of a service.
+/// What measurements show about the policy of a service (its standing proof).
 #[derive(Debug, JsonSchema, Serialize)]
 struct Proven {
     service: String,
@@ -29,7 +29,7 @@ struct Proven {
     pairs: u64,
     standing: model::proof::ProofState,
     effects: Vec<Effect>,
-    /// The effect after each episode.
+    /// The effects as they were known after each episode of the proof.
     course: Vec<CourseStep>,
     rolled_back_unix_micros: Option<u64>,
     /// The proof as a sentence, for text output.
@@ -69,22 +69,22 @@ struct Entry {
     unix_micros: u64,
     command: String,
     standing: Standing,
-    /// The running program that owns the transaction until it exits.
+    /// The running program that owns the transaction until the program exits.
     owned_by: Option<Pid>,
-    /// Whether the program that should have rolled it back has exited without doing so.
+    /// Whether the program that should have rolled back the transaction has exited without doing so.
     abandoned: bool,
     kernel: String,
     netpolicy: String,
     changes: Vec<ChangeLine>,
-    /// The number of changes in force.
+    /// The number of the transaction's changes that are in force.
     in_force: usize,
     undo_script: String,
-    /// Measured verdicts, oldest first.
+    /// The measured verdicts on the transaction, oldest first.
     verdicts: Vec<Judgement>,
 }
 
 impl HistoryReport {
-    /// From this history, newest first.
+    /// Creates the report of this history, newest transaction first.
     pub(crate) fn of(history: &History, journal: &Journal, proofs: &BTreeMap<String, Proof>) -> Self {
         let entry = |transaction| Entry::of(transaction, journal);
         Self {
@@ -107,7 +107,7 @@ impl Damaged {
 }
 
 impl Entry {
-    /// The state, in one or two words; see `docs/reference/exit-codes.md`.
+    /// Returns the state in one or two words; see `docs/reference/exit-codes.md`.
     fn word(&self) -> String {
         match self.standing {
             Standing::Kept if self.owned_by.is_some() => "owned".to_owned(),

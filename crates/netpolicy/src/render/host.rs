@@ -73,7 +73,7 @@ impl Report for HostReport<'_> {
     }
 }
 
-/// Which marks the output contains; the legend explains only these.
+/// Which marks the output contains, because the legend explains only these.
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
     inferred: bool,
@@ -126,7 +126,7 @@ fn devices(host: &Host) -> Table {
     table
 }
 
-/// Formats the current value and the maximum: `4/8`.
+/// Formats the current value and the maximum, such as `4/8`.
 fn pair(pair: Pair) -> String {
     if pair.max == 0 { pair.current.to_string() } else { format!("{}/{}", pair.current, pair.max) }
 }
@@ -177,7 +177,7 @@ fn offloads(device: &Device) -> String {
     on.chain(otherwise).collect::<Vec<_>>().join(" ")
 }
 
-/// The defaults for the device's new NAPIs, if they differ from the kernel's.
+/// Describes the defaults for the device's new NAPIs, if they differ from the kernel's.
 fn defaults(device: &Device) -> String {
     let defer = device.defer_hard_irqs.filter(|polls| polls.0 > 0).map(|polls| format!("defer {polls}"));
     let flush = device.gro_flush_timeout.filter(|span| !span.is_zero()).map(|span| format!("flush {span}"));
@@ -186,7 +186,7 @@ fn defaults(device: &Device) -> String {
     defer.into_iter().chain(flush).chain(threaded).chain(steered(device)).collect::<Vec<_>>().join(" ")
 }
 
-/// Describes objects created on the device: qdiscs, RSS contexts, rules.
+/// Describes objects that were created on the device: qdiscs, RSS contexts, rules.
 fn steered(device: &Device) -> Vec<String> {
     let qdisc = device.qdiscs.as_ref().filter(|qdiscs| !matches!(qdiscs, model::Qdiscs::Default(_)));
     let contexts = device.rss_contexts.iter().flatten().map(|context| match context.queues {
@@ -241,17 +241,17 @@ fn steering(word: &str, cpus: &CpuSet) -> Option<String> {
     (!cpus.is_empty()).then(|| format!("{word} {cpus}"))
 }
 
-/// The NAPIs of a device, their kernel threads and the host's interrupts, by id.
+/// The NAPIs of a device and their kernel threads, by NAPI id, and the host's interrupts by number.
 struct NapiRows<'h> {
     napis: BTreeMap<NapiId, &'h Napi>,
-    /// The values of each NAPI's kernel thread that could be read.
+    /// The state of each NAPI's kernel thread, if it could be read.
     kthreads: BTreeMap<NapiId, &'h KthreadState>,
     irqs: &'h BTreeMap<IrqNumber, &'h Irq>,
 }
 
 impl<'h> NapiRows<'h> {
     fn of(device: &'h Device, irqs: &'h BTreeMap<IrqNumber, &'h Irq>) -> Self {
-        // Of several with one id, the first.
+        // If several queues have a NAPI with the same id, the first one counts.
         let kthread = |queue: &'h RxQueueState| Some((queue.napi?.napi, queue.kthread.as_ref()));
         let kthreads: BTreeMap<_, _> = device.rx_queues.iter().rev().filter_map(kthread).collect();
         Self {
@@ -261,7 +261,7 @@ impl<'h> NapiRows<'h> {
         }
     }
 
-    /// The row of a queue, or of a NAPI without one.
+    /// Returns the row of a queue, or of a NAPI without a queue.
     fn row(
         &self,
         marks: &mut Marks,
@@ -354,7 +354,7 @@ fn irqs(host: &Host) -> Table {
     table
 }
 
-/// The CPU that handled most of an interrupt's events, and its share.
+/// Returns the CPU that handled most of an interrupt's events, and that CPU's share of them.
 fn mostly_on(irq: &Irq) -> Option<String> {
     let (cpu, count) = irq.counts.iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > 0)?;
     let percent = count.saturating_mul(100) / irq.count().max(1);
@@ -389,9 +389,9 @@ fn processes(host: &Host, marks: &mut Marks) -> Table {
     table
 }
 
-/// A way in which a process receives packets.
+/// One way in which a process receives packets: through an epoll or by another call.
 struct Entry {
-    /// The name and CPUs of each thread that was observed waiting.
+    /// The names and CPUs of the threads that were observed waiting.
     threads: Vec<(String, String)>,
     epoll: Option<Fd>,
     how: String,
@@ -442,7 +442,7 @@ fn entries(process: &Process) -> Vec<Entry> {
     entries
 }
 
-/// Describes busy polling by receives on sockets that no epoll watches; `None` without it.
+/// Describes the busy polling of receive calls on sockets that no epoll watches; `None` if there is none.
 fn of_receives(process: &Process) -> Option<String> {
     let polling =
         process.sockets.iter().filter_map(|socket| socket.polling).filter(|polling| polling.polls());

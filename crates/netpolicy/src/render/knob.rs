@@ -1,4 +1,4 @@
-//! The documentation of a setting, from its row in the table of knobs.
+//! Formats the documentation of a setting, from its row in the table of knobs.
 
 use model::setting::{Disruption, Facts};
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use session::page::{Page, Report, Style};
 
-/// The output of `explain setting`: all knobs with one name.
+/// The output of `explain setting`: all knobs that have the same name.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct KnobReport {
     knobs: Vec<Knob>,
@@ -23,16 +23,16 @@ struct Knob {
     least: Option<u64>,
     most: Option<u64>,
     unit: String,
-    /// The key in policy files.
+    /// The knob's key in policy files.
     key: Option<&'static str>,
-    /// The kernel interface through which it is written.
+    /// The kernel interface through which the knob is written.
     by: String,
-    /// The first kernel that has it.
+    /// The first kernel version that has the knob.
     since: String,
     disruption: Disruption,
-    /// Which readable values cannot be written back.
+    /// The values that can be read but not written back.
     irreversible: Option<&'static str>,
-    /// The location in the kernel source.
+    /// The place in the kernel's source that implements the knob.
     source: Option<String>,
 }
 

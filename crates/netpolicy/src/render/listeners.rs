@@ -1,10 +1,12 @@
-//! Sockets that share an address (SO_REUSEPORT), and how connections and datagrams are assigned to them.
+//! Formats sockets that share an address (SO_REUSEPORT), and how connections and datagrams are assigned to
+//! them.
 
 use model::host::{SharedListeners, SpreadCounts};
 use model::{Host, Spread, Transport};
 use session::page::{Cell, Table};
 
-/// One line for each group. If the assignment depends on the queue, the line lists the group's queues.
+/// Lists the groups, one line for each. If the assignment depends on the queue, the line lists the group's
+/// queues.
 pub(super) fn listeners(host: &Host) -> Table {
     let mut table = Table::new(&["LISTENERS", "SOCKETS", "CHOSEN BY", "BY QUEUE", "BY HASH"]);
     for group in &host.listeners {

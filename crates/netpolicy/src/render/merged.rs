@@ -1,4 +1,4 @@
-//! The output of `cat`: the policy files as one file, with the origin of every value.
+//! Formats the output of `cat`: the policy files as one file, with the origin of every value.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct MergedReport {
 struct Section {
     kind: &'static str,
     name: String,
-    /// The section's name, in the syntax of a policy file: `device.eth0`.
+    /// The section's name, in the syntax of a policy file, such as `device.eth0`.
     #[serde(skip)]
     header: String,
     values: Vec<Line>,
@@ -26,10 +26,10 @@ struct Section {
     meant: Option<MeantBySection>,
 }
 
-/// The matches of a section on this host.
+/// The objects that a section matches on this host.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct MeantBySection {
-    /// The matching devices or processes.
+    /// The devices or processes that the section matches.
     pub(crate) means: Vec<String>,
     /// Notes for the operator.
     pub(crate) notes: Vec<String>,
@@ -38,13 +38,13 @@ pub(crate) struct MeantBySection {
 #[derive(Debug, JsonSchema, Serialize)]
 struct Line {
     key: &'static str,
-    /// The section's value, in the syntax of a policy file.
+    /// The value, in the syntax of a policy file.
     toml: String,
     origin: String,
 }
 
 impl MergedReport {
-    /// Creates the report. `meant` has the matches of each section, by the section's index.
+    /// Creates the report. `meant` contains the matches of each section, by the section's index.
     pub(crate) fn of(merged: &Merged, mut meant: BTreeMap<usize, MeantBySection>) -> Self {
         let sections = merged.sections.iter().enumerate().map(|(at, section)| Section {
             meant: meant.remove(&at),

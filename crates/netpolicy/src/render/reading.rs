@@ -1,4 +1,4 @@
-//! One sample of `top`, as printed by `top --once`.
+//! Formats one sample of `top`, as `top --once` prints it.
 
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;

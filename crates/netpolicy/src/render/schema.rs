@@ -1,4 +1,4 @@
-//! JSON Schemas of JSON output, derived from the printed types.
+//! Creates the JSON Schemas of JSON output, derived from the printed types.
 
 use cli::schema::{SchemaPart, of_command, part as of};
 use latency::judge::{ForesightReport, GuardReport};
@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::*;
 use crate::schema_args::SchemaOf;
 
-/// The schema of a command's output with `-o json`, and of each line with `-o jsonl`. `None` for policy files
-/// and recipe files, which are not output, and for commands of other programs.
+/// Returns the schema of a command's output with `-o json`, and of each line with `-o jsonl`. `None` for
+/// policy files and recipe files, which are not output, and for commands of other programs.
 pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
     let (name, parts): (&str, &[SchemaPart]) = match what {
         SchemaOf::PolicyFile | SchemaOf::RecipeFile => return None,

@@ -25,9 +25,9 @@ struct CgroupLine {
     path: Option<String>,
     /// Whether prctl is enabled as well.
     prctl: bool,
-    /// Policies that any user may request.
+    /// The policies that any user may request.
     allow: Vec<PolicyName>,
-    /// Policies that single users may request instead, by uid.
+    /// The policies that single users may request instead of those in `allow`, by uid.
     allow_user: BTreeMap<u32, Vec<PolicyName>>,
 }
 
@@ -37,7 +37,7 @@ struct TaskLine {
     policy: String,
 }
 
-/// Sockets with the same request.
+/// Sockets that have the same request.
 #[derive(Debug, JsonSchema, Serialize)]
 struct SocketsLine {
     policy: String,
@@ -84,7 +84,7 @@ fn cgroup(enabled: &Enabled) -> CgroupLine {
     }
 }
 
-/// The name of a policy number, or the number if it has none.
+/// Returns the name of the policy with this number, or the number if no policy has it.
 fn word(number: u32) -> String {
     PolicyName::from_number(number).map_or_else(|| number.to_string(), |policy| policy.to_string())
 }

@@ -37,7 +37,7 @@ fn below(upper: &Device, host: &Host, indent: &str, depth: usize, page: &mut Pag
     }
 }
 
-/// Formats a device: `eth0 (ice, 4 queues)`, `bond0 (bond)`.
+/// Formats a device, such as `eth0 (ice, 4 queues)` or `bond0 (bond)`.
 fn named(device: &Device) -> String {
     let kind = if device.kind.is_empty() { "kind not known" } else { &device.kind };
     let down = if device.up { "" } else { ", down" };

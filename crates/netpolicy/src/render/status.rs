@@ -28,7 +28,7 @@ struct Said {
     status: Status,
 }
 
-/// Fields that are null for users who may not see everything.
+/// The fields that are null for users who may not see everything.
 const HIDDEN: [&str; 5] = ["policy", "counters", "polling", "netns", "sessions"];
 
 impl JsonSchema for StatusReport {
@@ -136,8 +136,8 @@ struct Proven {
 }
 
 impl Proven {
-    /// Formats the proof: `cpu -21 % (-24 to -18), p99 +4 % (+1 to +7) with it; 3100 pairs over 6 days, 0.9 %
-    /// of the time without it`.
+    /// Formats the effects that were measured: `cpu -21 % (-24 to -18), p99 +4 % (+1 to +7) with it; 3100
+    /// pairs over 6 days, 0.9 % of the time without it`.
     fn words(&self) -> String {
         let now = linux::machine::seconds_since_1970();
         let span = span_of(now.saturating_sub(self.since_unix_micros / 1_000_000));
@@ -157,7 +157,7 @@ impl Proven {
     }
 }
 
-/// Formats a span in its largest unit: `6 days`.
+/// Formats a time span in its largest unit, such as `6 days`.
 fn span_of(seconds: u64) -> String {
     let (number, unit) = match seconds {
         0..120 => (seconds, "second"),
@@ -175,7 +175,7 @@ impl Asked {
         self.set == self.wanted && !is_rolled_back
     }
 
-    /// The policy's word; a dash if a delivery mode was requested explicitly.
+    /// Returns the policy's word; a dash if a delivery mode was requested explicitly.
     fn word(&self) -> &str {
         match model::PolicyName::None.as_str() == self.policy && self.delivery != NO_DELIVERY {
             true => "-",
@@ -184,7 +184,7 @@ impl Asked {
     }
 }
 
-/// The delivery mode of the policy `none`.
+/// The delivery mode to which the policy `none` resolves.
 const NO_DELIVERY: &str = "interrupt";
 
 impl StatusReport {
@@ -193,7 +193,7 @@ impl StatusReport {
         Ok(Self { shown: Shown::deserialize(said)?, state: said.clone() })
     }
 
-    /// One line for each measured service: when it was measured, and the result.
+    /// Returns one line for each measured service, which says when it was measured, and the result.
     pub(crate) fn last_measured(&self) -> Vec<String> {
         let now = linux::machine::seconds_since_1970();
         let measured = self.shown.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
@@ -213,7 +213,7 @@ impl StatusReport {
         measured.map(line).collect()
     }
 
-    /// Whether there is a request for a service.
+    /// Whether there is a request for this service.
     pub(crate) fn has(&self, service: &str) -> bool {
         let target = format!("service {service}");
         self.shown.requests.iter().any(|request| request.target == target)
@@ -320,7 +320,7 @@ fn ago_of(unix_micros: u64) -> String {
     ago(linux::machine::seconds_since_1970().saturating_sub(unix_micros / 1_000_000))
 }
 
-/// The response times of services that have a goal, and the engagement of their delivery modes.
+/// Lists the response times of services that have a goal, and how far their delivery modes are engaged.
 fn measured(requests: &[Asked]) -> Table {
     let now = linux::machine::seconds_since_1970();
     let mut table =

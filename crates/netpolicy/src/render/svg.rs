@@ -1,6 +1,6 @@
-//! The packet path as a drawing: waiting threads on the left, arriving packets on the right. Each NAPI has a
-//! colour, so that the eye can follow a queue's packets; inferred edges are dashed. The file is
-//! self-contained: no script, no font, nothing to load.
+//! Draws the packet path: waiting threads on the left, arriving packets on the right. Each NAPI has a colour,
+//! so that the eye can follow a queue's packets; inferred edges are dashed. The SVG file is self-contained:
+//! it has no script and no font, and loads nothing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,7 +10,8 @@ use model::{Cpu, EpollId, Fd, Host, IrqNumber, NapiId, RingId, RxQueue};
 
 use crate::show::{SocketGroup, described, is_mixed, socket_groups};
 
-/// The columns from left to right. Each has a heading and the meaning of the second line of its boxes.
+/// The columns from left to right. Each column has a heading, and a text that explains the second line of its
+/// boxes.
 const COLUMNS: [(&str, &str); 7] = [
     ("process", ""),
     ("epoll", "usecs/budget/prefer"),
@@ -21,7 +22,7 @@ const COLUMNS: [(&str, &str); 7] = [
     ("CPU", ""),
 ];
 
-/// The maximum number of boxes in a column; a line below the column counts the rest.
+/// The maximum number of boxes in a column. A line below the column says how many more there are.
 const BOXES_MAX: usize = 400;
 
 const BOX_WIDTH: usize = 184;
@@ -33,7 +34,7 @@ const MARGIN: usize = 28;
 const HEADER: usize = 100;
 const FOOTER: usize = 56;
 
-/// Colours that people with any colour vision can distinguish (Okabe and Ito), assigned to NAPIs in turn.
+/// Colours that people with any colour vision can distinguish (Okabe and Ito), assigned to NAPIs in rotation.
 const PALETTE: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#5f4b8b"];
 const GREY: &str = "#9aa0a6";
 
@@ -47,7 +48,7 @@ pub(crate) fn svg(host: &Host) -> String {
     drawing.text(host)
 }
 
-/// What a box represents.
+/// The object that a box represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Process(model::ProcessId),
@@ -95,9 +96,9 @@ struct Drawing {
     columns: [Vec<Key>; COLUMNS.len()],
     nodes: BTreeMap<Key, Node>,
     edges: Vec<Edge>,
-    /// The number of each NAPI, which selects its colour.
+    /// A number for each NAPI, which selects its colour.
     napis: BTreeMap<NapiId, usize>,
-    /// Socket groups drawn so far.
+    /// The number of socket groups that have been drawn.
     groups: usize,
 }
 
@@ -264,7 +265,7 @@ impl Drawing {
     }
 
     /// Computes the upper left corner of each box. Sockets and queues form rows; every other box is placed at
-    /// the mean height of its targets, or below its neighbour if there is no room.
+    /// the mean height of the boxes to which it is connected, or below its neighbour if there is no room.
     fn places(&self) -> BTreeMap<Key, (usize, usize)> {
         const SOCKETS: usize = 2;
         const QUEUES: usize = 4;
@@ -351,7 +352,7 @@ impl Drawing {
     }
 }
 
-/// The mean height of the placed boxes, of those that are connected to a box in this column.
+/// Returns the mean height of those placed boxes that are connected to a box in this column.
 fn preferred_y(joined: &[Key], column: usize, places: &BTreeMap<Key, (usize, usize)>) -> Option<usize> {
     // Left of the queues, boxes align with the column on their right; from the queues on, with the column
     // on their left.
@@ -361,7 +362,8 @@ fn preferred_y(joined: &[Key], column: usize, places: &BTreeMap<Key, (usize, usi
     heights.iter().sum::<usize>().checked_div(heights.len())
 }
 
-/// `100 · 20us · 20ms`: defer-hard-irqs, gro-flush-timeout, irq-suspend-timeout; empty if all are off.
+/// Formats defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout, such as `100 · 20us · 20ms`; empty if
+/// all are off.
 fn settings(napi: &Napi) -> String {
     let (defer, flush, suspend) = (napi.defer_hard_irqs, napi.gro_flush_timeout, napi.irq_suspend_timeout);
     let threaded = napi.threaded.filter(|threading| *threading != model::Threading::Off).is_some();

@@ -1,4 +1,4 @@
-//! Snapshots of the output for a host.
+//! Compares the output for a host with snapshots.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use session::recording::Recording;
 use super::host::HostReport;
 use super::svg::svg;
 
-/// A complete but fictitious server with a NIC, a veth, memcached, nginx and an io_uring application.
+/// Returns a complete but fictitious server with a NIC, a veth, memcached, nginx and an io_uring application.
 fn cache_server() -> Host {
     serde_json::from_str(include_str!("../../tests/hosts/cache-server.json")).expect("the fixture is a host")
 }
@@ -72,7 +72,7 @@ fn pages_and_names_agree_on_what_misleads_a_reader() {
 /// The number of queues of a generated recording.
 const QUEUES: u32 = 64;
 
-/// A recording with this many processes, each with an epoll and two sockets, on 64 queues.
+/// Returns a recording with this many processes, each with an epoll and two sockets, on 64 queues.
 fn recording_of(count: u32) -> Recording {
     let text = include_str!("../../tests/hosts/recording.json");
     let mut recording = Recording::parse(text.as_bytes()).expect("a recording");
@@ -116,7 +116,8 @@ fn recording_of(count: u32) -> Recording {
     recording
 }
 
-/// A loop over all processes inside a loop over all processes would take a hundred times the CPU time.
+/// Tests that the CPU time grows linearly: a loop over all processes inside another such loop would take a
+/// hundred times the CPU time.
 #[test]
 fn ten_times_the_processes_print_ten_times_the_lines() {
     let lines = |count: u32| -> (Vec<usize>, Duration) {
@@ -133,7 +134,7 @@ fn ten_times_the_processes_print_ten_times_the_lines() {
     }
 }
 
-/// The CPU time of this thread.
+/// Returns the CPU time of this thread.
 fn of_this_thread() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))

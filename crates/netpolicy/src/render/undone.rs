@@ -1,4 +1,4 @@
-//! The output of `rollback`.
+//! Formats the output of `rollback`.
 
 use apply::{Fate, TransactionName, Undone, UndoneChange};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -17,11 +17,11 @@ pub(crate) struct UndoneReport {
 struct Line {
     object: String,
     knob: &'static str,
-    /// The value that netpolicy had set.
+    /// The value that netpolicy had written.
     set: String,
     /// The value before the transaction, as the journal recorded it.
     before: String,
-    /// The value in force now, if known.
+    /// The value that is in force now, if known.
     now: Option<String>,
     fate: &'static str,
     cause: Option<String>,

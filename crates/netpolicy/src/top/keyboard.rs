@@ -1,4 +1,4 @@
-//! The keyboard: converts the bytes from a terminal to keys, and detects that the terminal is closed.
+//! Reads the keyboard: converts the bytes from a terminal to keys, and detects that the terminal is closed.
 //!
 //! crossterm keeps reading from a terminal that hung up, because it treats a read of 0 bytes as an incomplete
 //! key; then neither a signal nor a key ends the program. This reader reports a read of 0 bytes, an error or
@@ -13,32 +13,33 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::state::KeyPress;
 
-/// The size of one read, in bytes.
+/// The maximum number of bytes in one read.
 const READ_BYTES: usize = 256;
 
 /// The maximum length of an escape sequence; a longer one is dropped.
 const SEQUENCE_BYTES_MAX: usize = 32;
 
-/// How long to wait for the rest of an escape sequence; after that, the byte was the Escape key.
+/// How long to wait for the rest of an escape sequence. If nothing follows within this time, the byte was the
+/// Escape key.
 const SEQUENCE: Duration = Duration::from_millis(50);
 
-/// The byte that begins an escape sequence; the Escape key sends it alone.
+/// The byte that begins an escape sequence; the Escape key sends only this byte.
 const ESCAPE: u8 = 0x1b;
 
 /// The result of waiting for the keyboard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// The keys that were pressed; none after a timeout or another wake-up.
+    /// The keys that were pressed; none after a timeout, or if `other` became readable.
     Keys(Vec<KeyPress>),
     /// The terminal is closed.
     HangUp,
 }
 
-/// Reads a terminal in raw mode.
+/// Reads keys from a terminal in raw mode.
 #[derive(Debug)]
 pub(crate) struct Keyboard {
     terminal: File,
-    /// The bytes of an incomplete key, and when they arrived.
+    /// The bytes of an incomplete key, and the time when they arrived.
     begun: Vec<u8>,
     since: Instant,
 }
@@ -47,7 +48,7 @@ impl Keyboard {
     /// Creates a keyboard for the terminal on standard input.
     ///
     /// # Errors
-    /// If standard input's descriptor cannot be duplicated.
+    /// If the descriptor of standard input cannot be duplicated.
     pub(crate) fn of_standard_input() -> io::Result<Self> {
         Ok(Self::new(File::from(io::stdin().as_fd().try_clone_to_owned()?)))
     }
@@ -86,7 +87,8 @@ impl Keyboard {
     }
 }
 
-/// Removes the complete keys from `bytes`. With `complete`, nothing follows, so it removes all bytes.
+/// Removes the complete keys from `bytes`, and returns them. With `complete`, nothing follows, so all bytes
+/// are removed.
 fn keys(bytes: &mut Vec<u8>, complete: bool) -> Vec<KeyPress> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
@@ -105,8 +107,8 @@ fn keys(bytes: &mut Vec<u8>, complete: bool) -> Vec<KeyPress> {
     found
 }
 
-/// Parses the first key and its length in bytes; `None` if the key may be incomplete. A key without a
-/// function is `(None, length)`.
+/// Parses the first key and its length in bytes; `None` if the key may be incomplete. A key that has no
+/// function is returned as `(None, length)`.
 fn next(bytes: &[u8]) -> Option<(Option<KeyPress>, usize)> {
     const INTERRUPT: u8 = 0x03;
     let first = *bytes.first()?;
@@ -121,8 +123,8 @@ fn next(bytes: &[u8]) -> Option<(Option<KeyPress>, usize)> {
     }
 }
 
-/// Parses an escape sequence. ECMA-48: `ESC [` with parameters and a last byte of `@` to `~`; `ESC O` with
-/// one byte.
+/// Parses an escape sequence of ECMA-48: `ESC [` with parameters and a last byte of `@` to `~`, or `ESC O`
+/// with one byte.
 fn sequence(bytes: &[u8]) -> Option<(Option<KeyPress>, usize)> {
     match bytes.get(1)? {
         b'[' => {
@@ -145,7 +147,7 @@ fn sequence(bytes: &[u8]) -> Option<(Option<KeyPress>, usize)> {
             };
             Some((key, 3))
         }
-        // The Escape key, directly followed by another key.
+        // This is the Escape key, directly followed by another key.
         _ => Some((Some(KeyPress::Escape), 1)),
     }
 }

@@ -1,5 +1,5 @@
 //! `top`: shows which context delivers packets, by queue, process and CPU, refreshed every second.
-//! [`reading`] is one sample, `keyboard` reads keys, [`state`] applies them, and `screen` (with the feature
+//! [`reading`] is one sample, `keyboard` reads keys, [`state`] handles them, and `screen` (with the feature
 //! `top`) draws.
 
 #[cfg(feature = "top")]

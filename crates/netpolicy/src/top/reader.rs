@@ -13,28 +13,28 @@ use session::Fault;
 
 use super::reading::{Reading, services};
 
-/// How long to rest after observing the host, as a multiple of the observation's duration: this limits the
+/// How long to rest after observing the host, as a multiple of the observation's duration, which limits the
 /// cost to half a per cent of a CPU. Observing many sockets is slow, and queues, processes and sockets change
 /// rarely.
 const REST_FOR_WORK: u32 = 200;
 
-/// The maximum rest, unless the cost would exceed the limit of [`WORK_MAX`].
+/// The maximum rest, unless the cost would then exceed the limit that [`WORK_MAX`] sets.
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// The minimum rest as a multiple of an observation's duration, even if that exceeds [`REST_MAX`]: it limits
+/// The minimum rest as a multiple of an observation's duration, even if it exceeds [`REST_MAX`]. This limits
 /// the cost to a twentieth of a CPU.
 const WORK_MAX: u32 = 20;
 
-/// Measures a tenth of each second, as `watch` does.
+/// The pace of measuring: a tenth of each second, as in `watch`.
 const PACE: SamplingPace =
     SamplingPace { sample: Duration::from_millis(100), windows_per_summary: 1, without_goal: Duration::ZERO };
 
-/// How long to rest after work that took this long.
+/// Returns how long to rest after work that took this long.
 fn rest(took: Duration) -> Duration {
     took.saturating_mul(REST_FOR_WORK).min(REST_MAX.max(took.saturating_mul(WORK_MAX)))
 }
 
-/// The time at which work is due again.
+/// A rest, and the time at which it is over.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rest {
     until: Option<Instant>,
@@ -53,18 +53,19 @@ impl Rest {
 /// Samples a host repeatedly.
 pub(crate) struct Reader {
     observer: Observer,
-    /// The error is the reason why packets are not counted.
+    /// Counts packets; the error is the reason why packets are not counted.
     sampler: Result<DeliverySampler, String>,
-    /// The error is the reason why CPUs are not shown.
+    /// The CPU counters; the error is the reason why CPUs are not shown.
     counters: Result<CounterSource, String>,
     before: Option<Counters>,
     host: Option<Host>,
-    /// When the whole host is observed again.
+    /// The rest until the whole host is observed again.
     whole: Rest,
     /// The requests of the policy files. The response times of their services are measured.
     policy: Policy,
     rounds: Option<Rounds>,
-    /// When the values of known NAPIs and epolls are read again. This is much cheaper, and so more frequent.
+    /// The rest until the values of known NAPIs and epolls are read again. This is much cheaper than
+    /// observing the whole host, and therefore more frequent.
     values: Rest,
 }
 
@@ -90,7 +91,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Starts measuring the services of the policy files that currently run.
+    /// Starts measuring those services of the policy files that are running.
     fn measure(&mut self) -> Result<(), Fault> {
         let netns = self.observer.netns();
         let subjects = ListeningService::of_policy(&self.policy, netns);
@@ -103,7 +104,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Returns the counts since the previous sample, with the current host.
+    /// Returns the counts since the previous sample, together with the current host.
     ///
     /// # Errors
     /// If the host cannot be observed.

@@ -1,4 +1,5 @@
-//! One sample of a host: the packets per second that each context delivered since the previous sample.
+//! Represents one sample of a host: the packets per second that each context delivered since the previous
+//! sample.
 
 use latency::live::{Estimate, Measured, MeasuredOutcome};
 use model::delivered::PollCounts;
@@ -11,17 +12,17 @@ use serde::Serialize;
 /// One sample.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Reading {
-    /// How long packets were counted, in seconds; shorter than the time since the previous sample.
+    /// How long packets were counted, in seconds. This is shorter than the time since the previous sample.
     pub(crate) counted_seconds: f64,
-    /// Every receive queue with a NAPI, and every NAPI without a queue that delivered packets.
+    /// Every receive queue that has a NAPI, and every NAPI without a queue that delivered packets.
     pub(crate) queues: Vec<QueueLine>,
-    /// Every process whose epolls have sockets on these NAPIs, or that polled one.
+    /// Every process that has epolls with sockets on these NAPIs, or that polled one of the NAPIs.
     pub(crate) processes: Vec<ProcessLine>,
     /// Every measured service of the policy files.
     pub(crate) services: Vec<ServiceLine>,
     /// Every online CPU.
     pub(crate) cpus: Vec<CpuLine>,
-    /// Packets per second that were delivered without a NAPI, on all CPUs and in all namespaces.
+    /// The packets per second that were delivered without a NAPI, on all CPUs and in all namespaces.
     pub(crate) backlog_packets: f64,
     /// The parts that could not be counted or read.
     pub(crate) unread: Vec<String>,
@@ -40,13 +41,13 @@ pub(crate) struct QueueLine {
     pub(crate) packets: f64,
     /// Polls per second.
     pub(crate) polls: f64,
-    /// Packets per non-empty poll.
+    /// The average number of packets per non-empty poll.
     pub(crate) batch: Option<f64>,
     /// The shares of packets by polling context; `None` without packets.
     pub(crate) shares: Option<Shares>,
-    /// Timer expirations per second.
+    /// The number of timer expirations per second.
     pub(crate) timers: f64,
-    /// The name of the delivery mode that is set.
+    /// The name of the delivery mode that the NAPI's settings match.
     pub(crate) set: String,
     /// Whether an application's `epoll_wait` suspended the IRQ during the sample.
     pub(crate) suspended: bool,
@@ -59,13 +60,13 @@ pub(crate) struct QueueLine {
 /// The shares of packets by polling context, 0..=1.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Shares {
-    /// Polled in softirq after an interrupt.
+    /// The share of packets that were polled in softirq after an interrupt.
     pub(crate) interrupt: f64,
-    /// Polled in softirq after the NAPI's timer.
+    /// The share of packets that were polled in softirq after the NAPI's timer expired.
     pub(crate) timer: f64,
-    /// Polled by an application in its own system call.
+    /// The share of packets that an application polled in its own system call.
     pub(crate) application: f64,
-    /// Polled by the NAPI's kernel thread.
+    /// The share of packets that the NAPI's kernel thread polled.
     pub(crate) kthread: f64,
 }
 
@@ -82,16 +83,16 @@ pub(crate) struct ProcessLine {
     pub(crate) prefer: usize,
     /// The number of sockets that receive on a NAPI.
     pub(crate) sockets: usize,
-    /// Packets per second that the process polled itself.
+    /// The packets per second that the process polled itself.
     pub(crate) packets: f64,
-    /// Polls per second by the process itself.
+    /// The polls per second that the process made itself.
     pub(crate) polls: f64,
 }
 
-/// A service, with its response times of the last minutes. Spans are in nanoseconds.
+/// A service, with its response times in the last minutes. Times are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct ServiceLine {
-    /// The name in the policy files.
+    /// The service's name in the policy files.
     pub(crate) name: String,
     /// Requests per second.
     pub(crate) rate: f64,
@@ -99,24 +100,24 @@ pub(crate) struct ServiceLine {
     pub(crate) p50: Option<Estimate>,
     /// The 99th percentile.
     pub(crate) p99: Option<Estimate>,
-    /// The median wait in the NIC's ring.
+    /// The median time that a request waits in the NIC's ring.
     pub(crate) ring: Option<Estimate>,
-    /// The median wait until the service reads the request.
+    /// The median time from a request's arrival until the service reads it.
     pub(crate) wakeup: Option<Estimate>,
-    /// The median time from the read to the answer.
+    /// The median time from reading a request to answering it.
     pub(crate) service: Option<Estimate>,
-    /// The number of requests without an answer.
+    /// The number of requests that are waiting for an answer.
     pub(crate) waiting: u64,
 }
 
-/// The time of a CPU, as shares 0..=1.
+/// How a CPU spent its time, as shares 0..=1.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct CpuLine {
     /// The CPU's number.
     pub(crate) cpu: u32,
     /// In applications.
     pub(crate) user: f64,
-    /// In the kernel, for applications and kernel threads.
+    /// The share of time in the kernel, for applications and kernel threads.
     pub(crate) system: f64,
     /// In softirqs.
     pub(crate) softirq: f64,
@@ -147,7 +148,7 @@ impl Reading {
     }
 }
 
-/// The measured services, and the reasons why others are not measured.
+/// Returns the measured services, and the reasons why others are not measured.
 pub(crate) fn services(measured: Vec<Measured>) -> (Vec<ServiceLine>, Vec<String>) {
     let (mut lines, mut refused) = (Vec::new(), Vec::new());
     for Measured { name, outcome } in measured {
@@ -219,7 +220,8 @@ fn line_of(device: &str, napi: NapiId, delivered: Option<&Delivered>, seconds: f
     }
 }
 
-/// The delivery mode that the NAPI's values match. The epolls' part of the mode is in the process's line.
+/// Returns the delivery mode that the NAPI's values match. The part of a mode that is set on epolls is in the
+/// line of their process.
 fn set_mode(napi: &Napi) -> String {
     let flush = napi.gro_flush_timeout.unwrap_or_default();
     let defers = napi.defer_hard_irqs.is_some_and(|polls| polls.0 > 0) && !flush.is_zero();

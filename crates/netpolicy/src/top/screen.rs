@@ -18,10 +18,10 @@ use super::reader::Reader;
 use super::reading::{CpuLine, ProcessLine, QueueLine, Reading};
 use super::state::TopState;
 
-/// How long to wait for a key before the terminal's size is checked.
+/// How long to wait for a key before checking the terminal's size.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The maximum number of CPUs that have separate lines.
+/// The maximum number of CPUs that get separate lines.
 const CPUS_MAX: usize = 4;
 
 /// The minimum width of a name: enough for `eth0 rx-0`.
@@ -40,12 +40,12 @@ pub(crate) fn watch(mut reader: Reader, interval: Duration, colour: bool) -> Res
             .hint("netpolicy top --once prints one sample, with -o json for programs"));
     }
     let mut signals = Signals::catch()?;
-    // `try_init` also restores the terminal after a panic.
+    // `try_init` also installs a hook that restores the terminal after a panic.
     let mut terminal =
         ratatui::try_init().map_err(|error| Fault::failed(format!("cannot set up the terminal: {error}")))?;
     let seen = look(&mut terminal, &mut reader, interval, colour, &mut signals);
-    // If the terminal is closed, it cannot be restored; ratatui's `restore` would panic while printing that
-    // error to it.
+    // A closed terminal cannot be restored; ratatui's `restore` would panic while printing that error to the
+    // terminal.
     let cursor = terminal.show_cursor();
     let _ = ratatui::try_restore();
     if cursor.is_err() {
@@ -165,7 +165,7 @@ fn headline<'a>(reading: &Reading, width: u16, paint: &Paint) -> Line<'a> {
     )
 }
 
-/// Joins the parts that fit in this width. Omits whole parts: a truncated number would be wrong.
+/// Joins the parts that fit in this width. Omits whole parts, because a truncated number would be wrong.
 fn whole(parts: Vec<Span<'_>>, width: u16) -> Line<'_> {
     let mut room = usize::from(width);
     let fits = |part: &Span<'_>| {
@@ -205,12 +205,13 @@ fn draw_queues(frame: &mut Frame<'_>, area: Rect, reading: &Reading, state: &mut
     frame.render_widget(table(&QUEUE_COLUMNS, rows, area.width, paint), area);
 }
 
-/// A column of a table. The first one takes the remaining width.
+/// A column of a table. The first column takes the remaining width.
 struct Column {
     head: &'static str,
     /// The minimum width.
     width: u16,
-    /// If the terminal is too narrow, the column with the highest number is dropped first.
+    /// The order in which columns are dropped if the terminal is too narrow: the column with the highest
+    /// number is dropped first.
     order: u8,
     /// Whether the column is right-aligned, as numbers are.
     right: bool,
@@ -291,7 +292,7 @@ fn table<'a>(columns: &[Column], rows: Vec<Vec<(String, Style)>>, width: u16, pa
     Table::new(rows, shown.iter().map(constraint)).header(heads.style(paint.heading())).column_spacing(1)
 }
 
-/// Shortens a name to this width in the middle, because its end distinguishes it.
+/// Shortens a name to this width by removing its middle, because the end distinguishes the name from others.
 fn shortened(name: &str, room: usize) -> String {
     let length = name.chars().count();
     if length <= room {
@@ -409,7 +410,7 @@ fn draw_help(frame: &mut Frame<'_>, paint: &Paint) {
     frame.render_widget(Paragraph::new(lines).style(paint.heading()), area);
 }
 
-/// Formats a rate in at most six characters: `1234`, `56.7k`, `1.23M`.
+/// Formats a rate in at most six characters, such as `1234`, `56.7k` or `1.23M`.
 fn rate(per_second: f64) -> String {
     match per_second {
         small if small < 9_999.5 => format!("{small:.0}"),

@@ -1,16 +1,16 @@
-//! The state of the display, and the effect of keys.
+//! Holds the state of the display, and applies the effect of keys.
 
 use super::reading::{ProcessLine, QueueLine, Reading};
 
 /// The sort order of queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sort {
-    /// By packets, busiest first.
+    /// By packets, the busiest queue first.
     #[default]
     Packets,
-    /// By polls, most first.
+    /// By polls, the queue with the most polls first.
     Polls,
-    /// By the share that the application polls itself, highest first.
+    /// By the share of packets that the application polls itself, the highest share first.
     Application,
     /// By device and index.
     Name,
@@ -19,7 +19,7 @@ pub(crate) enum Sort {
 impl Sort {
     const ALL: [Self; 4] = [Self::Packets, Self::Polls, Self::Application, Self::Name];
 
-    /// The name shown on the screen.
+    /// Returns the name of the sort order that the screen shows.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Packets => "packets",
@@ -48,7 +48,7 @@ pub(crate) enum KeyPress {
     PageUp,
     /// One page down.
     PageDown,
-    /// Ends typing of the filter.
+    /// The Enter key, which ends typing of the filter.
     Enter,
     /// Cancels.
     Escape,
@@ -126,7 +126,7 @@ impl TopState {
         true
     }
 
-    /// The queues to show, in order.
+    /// Returns the queues to show, in order.
     pub(crate) fn queues<'r>(&self, reading: &'r Reading) -> Vec<&'r QueueLine> {
         let mut lines: Vec<&QueueLine> = reading
             .queues
@@ -145,7 +145,7 @@ impl TopState {
         lines
     }
 
-    /// The processes to show, busiest first.
+    /// Returns the processes to show, the busiest first.
     pub(crate) fn processes<'r>(&self, reading: &'r Reading) -> Vec<&'r ProcessLine> {
         let mut lines: Vec<&ProcessLine> = reading
             .processes

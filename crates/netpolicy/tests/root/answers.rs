@@ -30,7 +30,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// An operator without policy files, and a running daemon.
+/// Starts a daemon for an operator without policy files.
 fn begun(name: &str, queues: u32) -> Result<(Operator, Started), Failed> {
     let operator = Operator::new(name, queues)?;
     let daemon = operator.starts(&["daemon"])?;
@@ -91,8 +91,8 @@ fn kernel_refuses() -> Result<(), Failed> {
     let features = || operator.inside(&format!("ethtool -k {SERVER_DEVICE}"));
     assert!(features()?.contains("rx-gro-list: on"));
     assert_eq!(flushes(&operator.devices()?), [20_000; 2]);
-    // The kernel remembers a request for an offload whose prerequisite is off, and applies it when the
-    // prerequisite is enabled.
+    // The kernel remembers a request for an offload whose prerequisite is off, and turns the offload on when
+    // the prerequisite is turned on.
     operator.inside(&format!("ethtool -K {SERVER_DEVICE} tso off"))?;
     operator.inside(&format!("ethtool -K {SERVER_DEVICE} tx off"))?;
     sets(&operator, &["defer20", "--setting", "tx-tcp-segmentation=on"], 0)?;
@@ -213,8 +213,8 @@ fn ended() -> Result<(), Failed> {
         operator.runs(&["set", "task", &maker.pid().to_string(), "suspend20"], 0)?;
         assert_eq!(maker.epolls(&operator)?.len(), 1);
     }
-    // The daemon restores the queues after its second observation without the service, because a service may
-    // restart.
+    // The daemon restores the queues only when a second observation does not find the service either, because
+    // the service may be restarting.
     let nothing = || Ok(status(&operator)?.0.contains("\"settings\": 0").then_some(()));
     waited_for("no held settings", nothing).or_else(|_| waited_for("no held settings", nothing))?;
     let said = operator.runs(&["verify"], 0)?;

@@ -1,5 +1,5 @@
-//! Tests access to the daemon's sockets: by other users, with a kill at any moment, and for a daemon that may
-//! not inspect processes.
+//! Tests the daemon's sockets: access by other users, a kill at any moment, and a daemon that may not inspect
+//! processes.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -37,8 +37,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Runs a closure as another user, on a separate thread: the kernel records the credentials of the connecting
-/// thread.
+/// Runs a closure as another user, on a separate thread, because the kernel records the credentials of the
+/// thread that connects.
 fn as_user<T: Send>(groups: &[u32], body: impl FnOnce() -> T + Send) -> Result<T, Failed> {
     let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
     let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
@@ -93,7 +93,7 @@ fn another_user() -> Result<(), Failed> {
         let mut refused: Vec<Value> =
             methods.iter().map(|method| called(&mut talk, method, &json!({}))["error"].clone()).collect();
         refused.push(called(&mut talk, "Set", &set_eth0())["error"].clone());
-        // Unauthorised clients are refused before their call is validated.
+        // The daemon refuses unauthorised clients before it validates their call.
         refused.push(called(&mut talk, "Set", &json!({}))["error"].clone());
         for method in ["Watch", "Compare", "Tune", "Try", "Confirm", "Cancel"] {
             refused.push(called(&mut talk, method, &json!({ "session": 1 }))["error"].clone());
@@ -113,7 +113,7 @@ fn another_user() -> Result<(), Failed> {
         log.iter().filter(|line| line.contains("uid 65534") && line.contains("was refused io.netpolicy."));
     // The log has at most ten lines per user and minute.
     assert_eq!(lines.count(), 10, "{log:?}");
-    // None of these calls reached the daemon, but root's calls do.
+    // None of the refused calls reached the daemon, but root's calls do.
     assert!(!log.iter().any(|line| line.contains(" calls ")), "{log:?}");
     assert_eq!(
         called(&mut desk.connect(), "Set", &set_eth0())["parameters"]["summary"],
@@ -182,7 +182,7 @@ fn storm() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A daemon whose sockets are in the journal's directory.
+/// Starts a daemon whose sockets are in the journal's directory.
 fn daemon(operator: &Operator) -> Result<Started, Failed> {
     let daemon = operator.starts(&["daemon"])?;
     operator.waits_to_hear("at work")?;
@@ -203,7 +203,7 @@ fn through_the_daemon() -> Result<(), Failed> {
     assert!(gone.words.contains("Set by the daemon: "), "{}", gone.words);
     let refused = operator.runs(&["unset", "device", device], 1)?;
     assert!(refused.words.contains(device), "{}", refused.words);
-    // A service without criteria would match every process.
+    // The daemon refuses a service without criteria, which would match every process.
     let anybody = json!({ "target": { "service": "any", "match": {} }, "request": "latency" });
     let answer = called(&mut Talk::to(&operator.state().join("io.netpolicy")), "Set", &anybody);
     assert_eq!(answer["parameters"]["exit"], 2, "{answer}");
@@ -250,7 +250,7 @@ fn killed() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Starts a daemon in the lab's namespace with all capabilities except CAP_SYS_PTRACE.
+/// Starts a daemon with all capabilities except CAP_SYS_PTRACE, in the network namespace of the lab's server.
 fn daemon_without_right(operator: &Operator, attach: &str) -> Result<Started, Failed> {
     let there = format!("--net=/proc/{}/ns/net", operator.lab.server_pid());
     let ours = operator.netpolicy_here(&["daemon", "--attach-socket", attach]);
@@ -299,7 +299,8 @@ fn attached() -> Result<(), Failed> {
     })?;
     assert_eq!(daemon.terminated()?, Some(0));
 
-    // Reading a process's executable needs the same privilege, so it also uses the service.
+    // Reading the link to a process's executable needs the same privilege, so the daemon uses the attach
+    // service for that, too.
     let exe = std::env::current_exe()?;
     let exe = exe.to_str().ok_or("a path in UTF-8")?;
     operator.asks(&format!(
@@ -309,7 +310,7 @@ fn attached() -> Result<(), Failed> {
     let daemon = daemon_without_right(&operator, &socket)?;
     waited_for("its parameters, too", || Ok((another.epolls(&operator)? == [SUSPENDING]).then_some(())))?;
     assert_eq!(daemon.terminated()?, Some(0));
-    // The service answers only root.
+    // The attach service answers only root.
     let rejected = as_user(&[], || std::os::unix::net::UnixStream::connect(&socket).is_err())?;
     assert!(rejected);
     Ok(())

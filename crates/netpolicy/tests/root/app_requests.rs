@@ -1,5 +1,5 @@
-//! Tests requests of applications for their sockets and themselves, from `setsockopt` to the epoll and the
-//! queues.
+//! Tests requests that applications make for their sockets and themselves, from `setsockopt` to the settings
+//! of the epoll and the queues.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use testkit::operator::{Operator, Started, waited_for};
 use testkit::{Need, test};
 
-/// The environment variable that makes this program play the role of a requesting process.
+/// The environment variable that makes this test program act as the requesting process.
 const ROLE: &str = "NETPOLICY_TEST_ASKER";
 
 const SUSPENDING: EpollParams =
@@ -36,9 +36,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Plays the role: a process with two epolls that watch a socket each. The first socket requests short
-/// response times. A line `fork` starts a process with the same sockets but no request; `request N` requests
-/// policy N for the first socket.
+/// Acts as the requesting process: creates two epolls, each of which watches a socket. The first socket
+/// requests short response times. A line `fork` starts a process with the same sockets but no request;
+/// `request N` requests policy N for the first socket.
 pub(crate) fn play_role() -> Option<()> {
     let role = std::env::var(ROLE).ok()?;
     if ask(&role).is_none() {
@@ -49,8 +49,8 @@ pub(crate) fn play_role() -> Option<()> {
 
 fn ask(role: &str) -> Option<()> {
     use rustix::event::epoll;
-    // Wait until this process was moved to its cgroup: a socket belongs to the cgroup in which it was
-    // created.
+    // Wait until this process has been moved to its cgroup, because a socket belongs to the cgroup in which
+    // it was created.
     let mut lines = std::io::stdin().lines();
     // The parent may close the pipe without writing a line.
     let Some(Ok(_)) = lines.next() else { return Some(()) };
@@ -132,7 +132,7 @@ impl Fixture {
         Ok(writeln!(self.asker.stdin.as_mut().ok_or("stdin")?, "{line}")?)
     }
 
-    /// Returns the arguments after an option that selects the directory of the requests.
+    /// Adds the option that selects the directory of the requests before these arguments.
     fn with<'a>(&'a self, arguments: &[&'a str]) -> Vec<&'a str> {
         let mut all = vec!["--app-request-dir", self.store.as_str()];
         all.extend(arguments);
@@ -212,7 +212,7 @@ fn by_daemon() -> Result<(), Failed> {
     let daemon = daemon(&operator, &fixture)?;
     fixture.send("go")?;
     has(&operator, pid, &[EpollParams::default(); 2])?;
-    // The daemon reacts immediately: at least one of these lines must appear before its next tick.
+    // The daemon reacts immediately: at least one of these attempts must succeed before its next tick.
     for _ in 0..3 {
         let asked = std::time::Instant::now();
         fixture.send("request 3")?;
@@ -228,8 +228,7 @@ fn by_daemon() -> Result<(), Failed> {
     let shown = operator.runs(&fixture.with(&["show"]), 0)?.data;
     let line = shown.lines().find(|line| line.contains("1 socket of epoll")).unwrap_or_default();
     assert!(line.contains("latency"), "{shown}");
-    // Disabling ends all requests. The daemon also sees requests that are made after requests are enabled
-    // again.
+    // `disable` ends all requests. Once requests are enabled again, the daemon sees new ones.
     for _ in 0..3 {
         operator.runs(&fixture.with(&["sockets", "disable", "--all"]), 0)?;
         has(&operator, pid, &[EpollParams::default(); 2])?;
@@ -257,7 +256,7 @@ fn asked_before() -> Result<(), Failed> {
     has(&operator, pid, &[EpollParams::default(); 2])?;
     let first = daemon(&operator, &fixture)?;
     has(&operator, pid, &[SUSPENDING, EpollParams::default()])?;
-    // The next daemon finds the settings in force, and changes nothing.
+    // The next daemon finds the settings already in force, and changes nothing.
     assert_eq!(first.terminated()?, Some(0));
     let before = operator.runs(&["-o", "json", "history"], 0)?.data;
     let next = daemon(&operator, &fixture)?;
@@ -349,7 +348,7 @@ fn child_inherits() -> Result<(), Failed> {
     );
     operator.runs(&fixture.with(&["apply"]), 0)?;
     assert_eq!(epolls_of(&operator, child)?, [SUSPENDING; 2]);
-    // `none` withdraws the policy that this command set.
+    // `none` withdraws the policy that `set task` has set.
     operator.runs(&fixture.with(&["set", "task", &number, "none"]), 0)?;
     let listed = operator.runs(&fixture.with(&["sockets", "list"]), 0)?;
     assert!(!listed.data.contains(&format!("task {pid} ")), "{}", listed.data);
@@ -384,7 +383,8 @@ fn refused_prctl() -> Result<(), Failed> {
     assert!(before.contains("bulk") && before.contains("cpu") && !before.contains("latency"), "{before}");
     let wide = [&enable[..], &["--prctl", "--allow", "latency"]].concat();
     let answer = operator.netpolicy(&fixture.with(&wide)).output()?;
-    // A kernel whose BPF does not support prctl refuses and changes nothing; any other applies the request.
+    // A kernel whose BPF does not support prctl refuses the command and changes nothing; any other kernel
+    // applies it.
     match answer.status.code() {
         Some(6) => assert_eq!(bounds()?, before),
         Some(0) => assert!(bounds()?.contains("latency")),

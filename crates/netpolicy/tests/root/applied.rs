@@ -45,7 +45,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             second_stage_refused,
         ),
         test("applied/doctor_judges_settings_without_counting", NEEDS, doctor),
-        // A NIC with interrupts needs a guest; `make test` runs this test in one.
+        // A NIC with interrupts exists only in a guest; `make test` runs this test in one.
         test(
             "applied/a_policy_for_a_nic_with_interrupts_is_applied_and_undone_exactly",
             &[Need::Root, Need::Suspension, Need::VirtioNics],
@@ -356,7 +356,7 @@ fn doctor() -> Result<(), Failed> {
     let healthy = operator.runs(&["-o", "json", "doctor", "--seconds", "0", "--processes", "none"], 0)?;
     let healthy: serde_json::Value = serde_json::from_str(&healthy.data)?;
     assert!(healthy["data"]["delivered"].is_null(), "nothing was counted");
-    // Suspension without deferral can be set, but has no effect.
+    // The setting is accepted, but suspension has no effect without deferral.
     somebody_else_sets(Setting::Napi(queue, NapiKnob::IrqSuspendTimeout(Nanoseconds::from_millis(20))))?;
     let sick = operator.runs(&["doctor", "--seconds", "0", "--processes", "none"], 3)?;
     assert!(sick.data.contains("veth-server"), "{}", sick.data);

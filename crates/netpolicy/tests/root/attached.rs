@@ -10,7 +10,7 @@ use model::{EpollParams, Host, Pid};
 use testkit::operator::{Operator, flushes, waited_for};
 use testkit::{Need, test};
 
-/// The environment variable that makes this program create epolls on command.
+/// The environment variable that makes this test program create epolls on command.
 const ROLE: &str = "NETPOLICY_TEST_EPOLL_MAKER";
 
 pub(crate) const SUSPENDING: EpollParams =
@@ -56,8 +56,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Plays the role: a process with a socket that creates an epoll for each line that it reads. A line `fork`
-/// starts another such process, and `listen PORT` makes it listen.
+/// Acts as a process with a socket that creates an epoll for each line that it reads. A line `fork` starts
+/// another such process, and `listen PORT` makes it listen.
 pub(crate) fn play_role() -> Option<()> {
     use rustix::event::epoll;
     std::env::var_os(ROLE)?;
@@ -70,7 +70,7 @@ pub(crate) fn play_role() -> Option<()> {
                 let port = line["listen ".len()..].parse().ok()?;
                 listeners.push(std::net::TcpListener::bind(("0.0.0.0", port)).ok()?);
             }
-            // Another thread that could wait in an epoll. It exits with the process.
+            // Start another thread, which could wait in an epoll. It ends with the process.
             "thread" => drop(std::thread::spawn(std::thread::park)),
             "fork" => child = Some(Command::new("/proc/self/exe").stdin(Stdio::piped()).spawn().ok()?),
             _ => epolls.push(epoll::create(epoll::CreateFlags::CLOEXEC).ok()?),
@@ -249,7 +249,7 @@ fn left_running() -> Result<(), Failed> {
     let operator = Operator::new("left-running", 1)?;
     let before = operator.host()?;
     let left = operator.file("left", b"")?;
-    // On a busy machine, inspecting the command's processes takes seconds.
+    // On a busy machine, inspecting the processes that the command started takes seconds.
     let script = format!("sleep 60 >/dev/null 2>&1 & echo $! > {left}; sleep 10; exit 4");
     let said = operator.runs(&["run", "--delivery", "suspend20", "--", "sh", "-c", &script], 4)?;
     let left = std::fs::read_to_string(left)?.trim().parse().ok().and_then(rustix::process::Pid::from_raw);
@@ -263,7 +263,7 @@ fn left_running() -> Result<(), Failed> {
 }
 
 fn kernel_thread() -> Result<(), Failed> {
-    /// kthreadd, the parent of all kernel threads, if this is the initial pid namespace.
+    /// The pid of kthreadd, the parent of all kernel threads, in the initial pid namespace.
     const KTHREADD: &str = "2";
     if !std::fs::read_to_string("/proc/2/stat").is_ok_and(|stat| stat.contains("(kthreadd)")) {
         return Ok(());
@@ -344,7 +344,7 @@ fn run_fullbusy() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The child inherits its parent's epoll under the same descriptor, and has no other.
+/// The child inherits its parent's epoll under the same descriptor, and has no other epoll.
 const FORKS: &str = "
 import os, select, socket, time
 listening = socket.create_server(('0.0.0.0', 9))
@@ -383,7 +383,8 @@ fn eventbusy_refused() -> Result<(), Failed> {
     let before = operator.host()?;
     let pid = maker.pid().to_string();
     for arguments in [["attach", &pid, "--delivery", "eventbusy"], ["set", "task", &pid, "eventbusy"]] {
-        // A missing kernel feature is reported before the budget: a larger budget would not help.
+        // netpolicy reports a missing kernel feature before a missing budget, because a larger budget would
+        // not help.
         let refused = operator.runs(&arguments, 6)?;
         for why in ["EPIOCSPARAMS refuses EPOLL_PARAMS_F_EVENTS_ONLY", "userbusy", "Nothing was changed."] {
             assert!(refused.words.contains(why), "{why}: {}", refused.words);
@@ -423,7 +424,7 @@ fn run_userbusy() -> Result<(), Failed> {
     let pid = started(&operator, "memcached")?;
     let environment = std::fs::read(format!("/proc/{pid}/environ"))?;
     assert!(String::from_utf8_lossy(&environment).contains("NETPOLICY_EPOLL_WAIT_CAP_US=0\0"));
-    // The server keeps calling epoll_wait, and never sleeps in it.
+    // The server keeps calling epoll_wait, which never sleeps.
     let ticks = || -> Result<u64, Failed> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
         let after = stat.rsplit_once(')').ok_or("comm")?.1;
@@ -446,7 +447,7 @@ fn run_userbusy() -> Result<(), Failed> {
 
 fn run_without_linker() -> Result<(), Failed> {
     let operator = Operator::new("script", 1)?;
-    // The file is only an ELF header, without a dynamic linker that could load a library.
+    // The file is only an ELF header: no dynamic linker could load the library into it.
     let program = operator.file("static", b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0")?;
     let refused =
         operator.runs(&["run", "--delivery", "fullbusy", "--polling-cpus", "8", "--", &program], 6)?;

@@ -12,11 +12,11 @@ use testkit::balancer::Balancer;
 use testkit::scratch::Scratch;
 use testkit::{Need, test};
 
-/// The interrupt that the operator has banned. Every PC has it.
+/// The interrupt that the operator has banned from irqbalance. Every PC has this interrupt.
 const FOREIGN: IrqNumber = IrqNumber(1);
 
-/// How many transactions are rolled back after a failed test: the two that the test made, and those whose
-/// bans irqbalance was too busy to accept at first.
+/// How many transactions to roll back after a failed test: the two that the test made, and those whose bans
+/// irqbalance was at first too busy to accept.
 const ROLLED_BACK_MAX: usize = 4;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -118,7 +118,7 @@ fn banned_and_back() -> Result<(), Failed> {
     scene.runs(&["rollback"], 0)?;
     assert_eq!(scene.banned()?, foreign);
 
-    // Bans end with the irqbalance process: the next one has none, which is drift.
+    // Bans end with the irqbalance process: the new process has none, which is drift.
     scene.applies_with_bans()?;
     scene.balancer.kill();
     scene.balancer = Balancer::of_this_host("--banirq=1")?;

@@ -13,7 +13,7 @@ use testkit::{Need, repeated, test};
 
 use crate::requests::{ask_ahead, beside, while_asked, while_asked_every};
 
-/// A candidate that makes packets wait for two milliseconds.
+/// A candidate setting that makes packets wait for two milliseconds.
 const WORSE: &str = "defer50,gro_flush_timeout=2ms";
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -103,7 +103,7 @@ fn worse() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Two per cent of TCP segments with requests are lost while a setting is in force that concerns only UDP.
+/// Drops two per cent of the TCP segments with requests while a setting that affects only UDP is in force.
 fn lossy() -> Result<(), Failed> {
     const DROP: &str = "INPUT -p tcp --dport 11211 -m statistic --mode random --probability 0.02 -j DROP";
     const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -142,7 +142,7 @@ fn lossy() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The windows recorded on a quiet machine; `RECORD=1` makes the previous test write them.
+/// The windows recorded on a quiet machine. With `RECORD=1`, the previous test writes this file.
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/root/recorded/compare-worse.jsonl");
 
 fn again() -> Result<(), Failed> {
@@ -163,7 +163,7 @@ fn again() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Returns whether there is no verdict on the candidate, and then checks that nothing was kept. Other load
+/// Returns whether there is no verdict on the candidate; if so, checks that no setting was kept. Other load
 /// may leave too few valid windows.
 fn is_undecided(report: &Value) -> Result<bool, Failed> {
     let data = &report["data"];
@@ -175,7 +175,7 @@ fn is_undecided(report: &Value) -> Result<bool, Failed> {
     Ok(true)
 }
 
-/// The number of windows of a comparison, including void ones.
+/// Returns the number of windows of a comparison, including void ones.
 fn windows(report: &Value) -> u64 {
     let void = report["data"]["void"].as_array().into_iter().flatten();
     let void: u64 = void.filter_map(|void| void["rounds"].as_u64()).sum();
@@ -260,7 +260,8 @@ fn killed() -> Result<(), Failed> {
             };
             let mut compare = begin()?;
             caught("a candidate in force", || {
-                // The comparison is refused while the previous one's guard is still restoring the host.
+                // netpolicy refuses a comparison while the guard process of the previous one is still
+                // restoring the host.
                 if let Some(ended) = compare.child.try_wait()? {
                     assert_eq!(ended.code(), Some(7), "another comparison is in progress");
                     compare = begin()?;
@@ -379,7 +380,7 @@ fn another_transaction() -> Result<(), Failed> {
         let mut command = operator.netpolicy(&compare);
         let compare = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         caught("a candidate in force", || Ok((flushes_of_server(&operator)? != [0]).then_some(())))?;
-        // A device that no candidate changes.
+        // Set a device that no candidate changes.
         let set = ["set", "device", "other0", "none", "--setting", "rx-udp-gro-forwarding=true"];
         operator.runs(&set, 0)?;
         let output = compare.wait_with_output()?;
@@ -485,13 +486,13 @@ fn on_the_wire() -> Result<(), Failed> {
     };
     let report = judged()?;
     let [same, slower] = [0, 1].map(|at| &report["data"]["scenarios"][at]);
-    // On a busy machine, there may be too few pairs for a verdict. That is not a wrong verdict.
+    // On a busy machine, there may be too few pairs for a verdict, which is not an error.
     for said in [&slower["said"]["verdict"], &slower["truth"]["verdict"]] {
         assert!(said == "worse" || said == "cannot-tell", "{report}");
     }
     assert_ne!(same["said"]["verdict"], "mixed", "{report}");
-    // Windows under load are short. With the longest windows, a second each, a pair would take longer than
-    // this.
+    // Under load, windows are short. With the longest windows, of a second each, a pair would take longer
+    // than this limit.
     let pair_seconds = report["data"]["replayed"][0]["pair_seconds"].as_f64();
     assert!(
         slower["said"]["verdict"] == "cannot-tell" || pair_seconds.is_some_and(|seconds| seconds < 2.0),
@@ -502,8 +503,8 @@ fn on_the_wire() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Each connection sends a request a millisecond after its previous request, or when that is answered: a wait
-/// of two milliseconds in the ring halves the request rate.
+/// Each connection sends a request a millisecond after its previous request, or as soon as that is answered
+/// if the answer takes longer: a wait of two milliseconds in the ring halves the request rate.
 fn closed_loop() -> Result<(), Failed> {
     let operator = Operator::new("compared-closed-loop", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -514,7 +515,7 @@ fn closed_loop() -> Result<(), Failed> {
         let code = compare.terminated()?;
         match heard {
             Ok(()) => assert_eq!(code, Some(0), "{}", operator.said()?),
-            // On a busy machine, the rounds are void.
+            // On a busy machine, the rounds may be void.
             Err(failed) if !operator.said()?.contains("void") => return Err(failed),
             Err(_) => {}
         }

@@ -1,5 +1,5 @@
-//! Tests the container image, built from the program under test. It runs on a lab host with the how-to's
-//! commands, with exactly the capabilities that these give.
+//! Tests the container image, built from the program under test. The image runs on a lab host with the
+//! how-to's commands, and with exactly the capabilities that these commands give.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -26,7 +26,8 @@ const CAPABILITIES: [(&str, u32); 7] = [
     ("BPF", 39),
 ];
 
-/// A process with a seccomp filter, as in `/proc/PID/status`. Kernel: `Documentation/filesystems/proc.rst`.
+/// The line in `/proc/PID/status` of a process with a seccomp filter. Kernel:
+/// `Documentation/filesystems/proc.rst`.
 const FILTERED: &str = "Seccomp:\t2";
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -38,7 +39,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// A host of the lab with a private podman. Its storage, its configuration and `/run` are removed with it.
 struct Host<'o> {
     operator: &'o Operator,
-    /// Keeps the mount namespace alive.
+    /// The process that keeps the mount namespace alive.
     container: Started,
     scratch: PathBuf,
 }
@@ -49,7 +50,7 @@ impl<'o> Host<'o> {
         std::fs::create_dir_all(&scratch)?;
         let storage = "[storage]\ndriver = \"vfs\"\ngraphroot = \"/var/lib/containers/storage\"\nrunroot = \"/run/containers/storage\"\n";
         std::fs::write(scratch.join("storage.conf"), storage)?;
-        // podman cannot raise limits to its defaults without CAP_SYS_RESOURCE, so set lower ones.
+        // Without CAP_SYS_RESOURCE, podman cannot raise limits to its defaults, so set lower ones.
         let engine = "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", \"nproc=1024:1024\"]\n\
                       [engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"none\"\n";
         std::fs::write(scratch.join("containers.conf"), engine)?;
@@ -64,7 +65,7 @@ impl<'o> Host<'o> {
         Ok(host)
     }
 
-    /// Runs shell commands on the host, from the root of the repository; returns their output.
+    /// Runs shell commands on the host, in the repository's root directory, and returns their output.
     fn runs(&self, line: &str) -> Result<String, Failed> {
         let output = self.output(line)?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -76,7 +77,7 @@ impl<'o> Host<'o> {
     }
 
     fn output(&self, line: &str) -> Result<Output, Failed> {
-        // nsenter starts in the root directory of the mount namespace.
+        // nsenter starts commands in the root directory of the mount namespace, so change the directory.
         let line = format!("set -e; cd '{}'\n{line}", repository().display());
         let mut command = Command::new("nsenter");
         command.args([
@@ -110,7 +111,7 @@ impl Drop for Host<'_> {
 /// Builds the container image of the netpolicy binary under test, and returns the path of the archive.
 fn image(into: &Path) -> Result<PathBuf, Failed> {
     let archive = into.join("netpolicy.oci.tar");
-    // `cargo xtask` has built xtask already; a nested cargo might wait for another build.
+    // `cargo xtask` has already built the program; a nested cargo might wait for another build.
     let built = Path::new(env!("CARGO_BIN_EXE_netpolicy")).with_file_name("xtask");
     let mut command = if built.is_file() {
         Command::new(built)
@@ -127,7 +128,7 @@ fn image(into: &Path) -> Result<PathBuf, Failed> {
     Ok(archive)
 }
 
-/// Parses the capabilities in a command of the page, as a mask.
+/// Parses the capabilities in one of the page's commands into a mask.
 fn given(command: &str) -> Result<u64, Failed> {
     let words =
         command.split_whitespace().skip_while(|word| *word != "--cap-add").nth(1).ok_or("--cap-add")?;

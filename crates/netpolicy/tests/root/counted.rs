@@ -98,7 +98,7 @@ fn head(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<(usize, boo
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// Answers each request once it is complete.
+/// Answers each request once all of it has arrived.
 fn http(connection: TcpStream) -> std::io::Result<()> {
     let mut reader = BufReader::new(connection);
     while let Some((length, waits)) = head(&mut reader)? {
@@ -155,7 +155,7 @@ fn bodies() -> Result<(), Failed> {
                 for turn in 0..EACH {
                     if turn % 2 == 0 {
                         connection.write_all(&head)?;
-                        // With a pause, the server often receives the head before the rest is sent.
+                        // With a pause, the server often receives the head before the body is sent.
                         std::thread::sleep(Duration::from_micros(300 * (turn as u64 % 3)));
                         connection.write_all(&body)?;
                     } else {
@@ -210,8 +210,8 @@ fn early() -> Result<(), Failed> {
     let counts = counted(&lab, PORT, || {
         for turn in 0..EACH {
             let size = SIZES[usize::try_from(turn)? % SIZES.len()];
-            // A request after such a body in the same segment is not detected: send one request per
-            // connection.
+            // netpolicy does not detect a request in the same segment after such a body, so send one request
+            // per connection.
             let mut connection = connect(&lab, PORT)?;
             connection.write_all(&post(size))?;
             answer(&mut connection)?;
@@ -229,7 +229,8 @@ fn queries() -> Result<(), Failed> {
     const PORT: u16 = 8_104;
     const EACH: u64 = 50;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
-    // The server answers every message except those of an unfinished extended query, and Terminate.
+    // The server answers every message except Terminate and the messages of an extended query that is not
+    // complete.
     serve(&lab, PORT, 1, |mut connection| {
         let mut startup = [0; 8];
         connection.read_exact(&mut startup)?;
@@ -252,7 +253,7 @@ fn queries() -> Result<(), Failed> {
         for _ in 0..EACH {
             connection.write_all(b"Q\0\0\0\x0dselect 1\0")?;
             connection.read_exact(&mut ready)?;
-            // Three extended queries in one segment, and one in two segments.
+            // Send three extended queries in one segment, and one in two segments.
             connection.write_all(&b"P\0\0\0\x08abc\0B\0\0\0\x04E\0\0\0\x04S\0\0\0\x04".repeat(3))?;
             for _ in 0..3 {
                 connection.read_exact(&mut ready)?;
@@ -287,7 +288,7 @@ fn found(
     Ok((window, findings.into_iter().map(|found| (found.rule, found.severity)).collect()))
 }
 
-/// Answers all lines but the last, in a protocol that netpolicy does not know.
+/// Answers all lines but the last, as in a protocol that netpolicy does not know.
 fn lines(connection: TcpStream) -> std::io::Result<()> {
     let mut reader = BufReader::new(connection);
     let mut line = String::new();
@@ -328,7 +329,7 @@ fn goodbyes() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Windows of a tenth of a request's duration: each request begins before the window that contains its
+/// Each window is a tenth of a request's duration, so each request begins before the window that contains its
 /// answer.
 fn long() -> Result<(), Failed> {
     const PORT: u16 = 8_106;
@@ -374,7 +375,7 @@ fn long() -> Result<(), Failed> {
     }
     let counts = *series.counts();
     let all = EACH * u64::try_from(CLIENTS)?;
-    // Requests that are answered while programs are being attached or detached belong to no window.
+    // No window counts requests that are answered while programs are being attached or detached.
     assert!(counts.carried > all / 4 && counts.answered <= all, "of {all}: {counts:?}");
     let shorter = SpanCounts::bucket_of(Nanoseconds::from_millis(350));
     let few: u64 = series.spans().residence.buckets()[..shorter].iter().sum();
@@ -383,8 +384,8 @@ fn long() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Twenty connections send complete requests, others send only parts. netpolicy recognises partial requests
-/// in HTTP/1; in another protocol, they are a small share of all connections.
+/// Twenty connections send complete requests; the others send only parts of requests. netpolicy recognises
+/// partial requests in HTTP/1; in the other protocol, they come from a small share of all connections.
 fn halves() -> Result<(), Failed> {
     const HTTP: u16 = 8_107;
     const OTHER: u16 = 8_108;
@@ -472,7 +473,7 @@ fn redis_benchmark() -> Result<(), Failed> {
             client(&lab, "redis-benchmark", &arguments)?;
             Ok(())
         })?;
-        // redis-benchmark first queries the configuration once or twice.
+        // redis-benchmark also queries the configuration once or twice at the start.
         near(&counts, counts.protocols.resp, REQUESTS);
     }
     Ok(())
@@ -507,7 +508,7 @@ fn wrk() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Like `counted`, but for a client that leaves while it waits for an answer.
+/// Like `counted`, but for a client that disconnects while it waits for an answer.
 fn counted_to_the_end(
     lab: &Lab,
     port: u16,
@@ -574,7 +575,7 @@ fn tls() -> Result<(), Failed> {
             }
             Ok(())
         })?;
-        // Four handshakes, and four close notifications.
+        // The four handshakes and four close notifications do not count as requests.
         assert_eq!((counts.requests, counts.protocols.tls), (200, 200), "TLS {version}: {counts:?}");
         assert_eq!(Unit::of(&counts), Unit::Exchanges);
     }

@@ -1,5 +1,5 @@
-//! Tests the daemon on a host of the lab: its events, the settings that it keeps, and those that it leaves
-//! alone.
+//! Tests the daemon on a lab host: the events that it handles, the settings that it keeps in force, and those
+//! that it leaves unchanged.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use testkit::{Need, test};
 use crate::attached::{EpollMaker, SUSPENDING};
 use crate::requests::connect;
 
-/// The daemon's message once it has read the policy files and listens.
+/// What the daemon prints once it has read the policy files and listens.
 const AT_WORK: &str = "at work";
 
 /// `gro-flush-timeout` of defer50, in nanoseconds.
@@ -62,7 +62,7 @@ fn device_policy(device: &str, delivery: &str) -> String {
     format!("[device.{device}]\npolicy = \"bulk\"\ndelivery = \"{delivery}\"\n")
 }
 
-/// Starts a daemon on a device that has a policy.
+/// Starts a daemon for a device that has a policy.
 fn begun(name: &str, queues: u32, arguments: &[&str]) -> Result<(Operator, Started), Failed> {
     let operator = Operator::new(name, queues)?;
     operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
@@ -148,8 +148,8 @@ fn exec_and_epoll() -> Result<(), Failed> {
     is_set(&operator, &[20_000])?;
     maker.send("another")?;
     all_are(&maker, 2)?;
-    // The daemon releases a request some time after its process has exited, because the process may be
-    // restarting.
+    // The daemon releases a process's request only some time after the process has exited, because the
+    // process may be restarting.
     drop(maker);
     is_set(&operator, &before)?;
     assert_eq!(daemon.terminated()?, Some(0));
@@ -170,7 +170,7 @@ fn listener() -> Result<(), Failed> {
     is_set(&operator, &[20_000])
 }
 
-/// Until its first connection, a server has all queues; then an event reports its queue.
+/// Until its first connection, a server may use any queue; then an event reports its queue.
 fn first_connection() -> Result<(), Failed> {
     let operator = Operator::new("daemon-first-connection", 2)?;
     operator.asks(
@@ -242,8 +242,8 @@ fn links() -> Result<(), Failed> {
     is_set(&operator, &[20_000; 2])
 }
 
-/// A rename is an event. The settings of a section that names the device end; a section with a pattern
-/// follows the device.
+/// The kernel reports a rename as an event. The settings of a section that names the device end; a section
+/// with a pattern still matches the device.
 fn renamed_away() -> Result<(), Failed> {
     let operator = Operator::new("daemon-renamed-away", 2)?;
     operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
@@ -267,8 +267,8 @@ fn renamed_away() -> Result<(), Failed> {
     is_set(&operator, &[0; 2])
 }
 
-/// Another program sets the value that the next policy requests, like a driver that spreads its queues again
-/// when a CPU returns: that is no drift.
+/// Another program sets the value that the next policy requests, as a driver does that spreads its queues
+/// again when a CPU comes back online. That is no drift.
 fn made_right() -> Result<(), Failed> {
     let steers = |cpus: &str| {
         format!("[device.{SERVER_DEVICE}]\npolicy = \"none\"\nsettings = {{ rps_cpus = \"{cpus}\" }}\n")
@@ -325,7 +325,7 @@ fn made_again() -> Result<(), Failed> {
         operator.inside("ip link del np0")?;
         operator.inside(MAKE)?;
         steered("0")?;
-        // The next observation releases the settings of the previous device.
+        // The daemon's next observation releases the settings of the deleted device.
         waited_for("no drift", || {
             Ok((operator.netpolicy(&["verify"]).output()?.status.code() == Some(0)).then_some(()))
         })?;
@@ -412,7 +412,7 @@ fn rolled_back() -> Result<(), Failed> {
     waited_for("a status that does not list the device as set", || {
         let output = operator.netpolicy(&["status"]).output()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        // Two of the eight settings already had the requested values.
+        // The other two of the device's eight settings already had the requested values.
         Ok((output.status.code() == Some(3) && said.contains(" 2/8 ")).then_some(()))
     })?;
     // The daemon sets a rolled back setting again neither on a device event nor on a tick.

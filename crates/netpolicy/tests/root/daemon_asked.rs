@@ -1,4 +1,4 @@
-//! Tests how the daemon handles and releases requests of operators and applications.
+//! Tests how the daemon handles requests of operators and applications, and when it releases them.
 
 use std::process::{Command, Stdio};
 
@@ -63,7 +63,7 @@ fn somebody_elses() -> Result<(), Failed> {
     let operator = Operator::new("asked-elses", 2)?;
     let mut daemon = at_work(&operator, &deferring())?;
     are(&operator, &[DEFER50; 2])?;
-    // Without the daemon, nothing repairs the setting.
+    // Without a running daemon, nothing restores the setting.
     daemon.child.kill()?;
     daemon.child.wait()?;
     somebody_sets_queue(&operator, 7_000)?;
@@ -82,7 +82,7 @@ fn elsewhere() -> Result<(), Failed> {
     let operator = Operator::new("asked-elsewhere", 1)?;
     let daemon = at_work(&operator, &deferring())?;
     let another = || operator.netpolicy_elsewhere(&["daemon"]);
-    // Three attempts, more than the listener's backlog holds.
+    // Make three attempts, more than the listener's backlog holds.
     for _ in 0..3 {
         let refused = another().output()?;
         let words = String::from_utf8_lossy(&refused.stderr);
@@ -133,7 +133,7 @@ fn detail() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Returns the state of the device's two TCP segmentation offloads.
+/// Returns whether each of the device's two TCP segmentation offloads is on.
 fn segmentation(operator: &Operator) -> Result<[Option<bool>; 2], Failed> {
     let features = operator.inside(&format!("ethtool -k {SERVER_DEVICE}"))?;
     let on = |name: &str| {
@@ -151,7 +151,7 @@ fn add_up() -> Result<(), Failed> {
         operator.runs(&set("tx-tcp-segmentation=off"), 0)?;
         operator.runs(&set("tx-tcp6-segmentation=off"), 0)?;
         assert_eq!(segmentation(&operator)?, [Some(false); 2]);
-        // If a setting is given twice, the last one counts.
+        // Of two requests for the same setting, the last one counts.
         operator.runs(&set("tx-tcp-segmentation=on"), 0)?;
         assert_eq!(segmentation(&operator)?, [Some(true), Some(false)]);
         Ok(())
@@ -175,7 +175,7 @@ fn own_name() -> Result<String, Failed> {
 fn unset_beside_refused() -> Result<(), Failed> {
     let operator = Operator::new("asked-unset", 1)?;
     let _maker = EpollMaker::new(&operator)?;
-    // A request that is refused: it has no budget, or the kernel lacks the patches.
+    // This request is always refused: it has no budget, or the kernel lacks the patches.
     let refused = format!(
         "[service.maker]\nmatch = {{ exe = \"{}\" }}\npolicy = \"latency\"\ndelivery = \"eventbusy\"\n",
         own_name()?
@@ -237,7 +237,7 @@ fn budget() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A CPU of a guest, offline until this is dropped.
+/// A CPU of the guest that is offline until this value is dropped.
 struct Offline(&'static str);
 
 impl Offline {
@@ -307,8 +307,8 @@ fn hotplug() -> Result<(), Failed> {
 }
 
 /// virtio-net spreads its transmit queues again whenever a CPU goes offline or comes online (6.18,
-/// `drivers/net/virtio_net.c` `virtnet_set_affinity()`). Settings from the time when the CPU was offline are
-/// then no longer in force, and are not restored.
+/// `drivers/net/virtio_net.c` `virtnet_set_affinity()`). Settings made while the CPU was offline are then no
+/// longer in force, so rollback does not restore them.
 fn hotplug_and_revert() -> Result<(), Failed> {
     const DEVICE: &str = "virtio0";
     let operator = Operator::new("hotplug-revert", 1)?;

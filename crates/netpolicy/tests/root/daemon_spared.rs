@@ -1,5 +1,5 @@
-//! Tests what the daemon leaves unchanged after a refused request, after a rollback, after another program's
-//! change, and when another program holds the settings.
+//! Tests what the daemon leaves unchanged: after a refused request, after a rollback, after another program's
+//! change, and while another program holds the settings.
 
 use std::process::{Command, Stdio};
 
@@ -49,10 +49,10 @@ fn refused() -> Result<(), Failed> {
         Ok((number("commits")?, number("changes")?))
     };
     let counted = written()?;
-    // The driver lacks `rx-usecs`. The refusal comes after the policy and a different thread class were
-    // planned.
+    // The driver lacks `rx-usecs`. The request is refused only after the policy and a different thread class
+    // were planned.
     operator.runs(&[&set[..], &["--kthread-class", "rr:5", "--setting", "rx-usecs=8"]].concat(), 6)?;
-    // The class exceeds the allowed bound, so it is refused as well.
+    // The class exceeds the allowed bound, so this request is refused as well.
     operator.runs(&[&set[..], &["--kthread-class", "rr:60"]].concat(), 7)?;
     assert_eq!(threads(&operator)?, before, "the same threads");
     assert_eq!(written()?, counted, "no setting was restored and set again");
@@ -125,7 +125,7 @@ fn half_undone() -> Result<(), Failed> {
     operator.waits_to_hear("it manages nothing until a reload")?;
     operator.sets_link("up")?;
     waited_for("the device", || Ok((flushes(&operator.devices()?).len() == 2).then_some(())))?;
-    // After a new request, each setting is in two transactions: the partly undone one and a new one.
+    // Each setting is now in two transactions: the partly undone one, and that of the new request.
     operator.runs(&["set", "device", SERVER_DEVICE, "defer30"], 0)?;
     are(&operator, &[DEFER30; 2])?;
     let said = operator.runs(&["rollback"], 0)?;
@@ -141,7 +141,8 @@ fn theirs() -> Result<(), Failed> {
     let _daemon = at_work(&operator, "# nothing\n")?;
     operator.runs(&["set", "device", SERVER_DEVICE, "defer50"], 0)?;
     let queue = operator.devices()?.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[1].id;
-    // The daemon has handled the device's events; its next observation is seconds away.
+    // After this second, the daemon has handled the device's events, and its next observation is still
+    // seconds away.
     std::thread::sleep(std::time::Duration::from_secs(1));
     somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(61_000))))?;
     let said = operator.runs(&["unset", "device", SERVER_DEVICE], 0)?;

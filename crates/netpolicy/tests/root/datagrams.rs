@@ -1,4 +1,4 @@
-//! Tests servers that receive without an epoll, mostly datagrams, and workers that share a UDP address.
+//! Tests servers that receive without an epoll, most of them by UDP, and workers that share a UDP address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use testkit::operator::{Operator, at_work, waited_for};
 use testkit::wire::run;
 use testkit::{Need, test};
 
-/// The port of the servers. They also listen on it with TCP, to show that they are running.
+/// The servers' UDP port. The servers also listen on it with TCP, to show that they are running.
 const PORT: u16 = 11_400;
 
 /// How long to wait for an answer.
@@ -52,13 +52,14 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Starts a UDP server. It runs the code `more` with its socket `u`. It answers each datagram with the worker
-/// and the NAPI (`SO_INCOMING_NAPI_ID`) that received it. A datagram `more` makes it open three more sockets.
+/// Starts a UDP server that runs the code `more` with its socket `u`, and answers each datagram with the
+/// worker and the NAPI (`SO_INCOMING_NAPI_ID`) that received it. On a datagram `more`, the server opens three
+/// more sockets.
 fn server(operator: &Operator, workers: u32, more: &str) -> Result<ServerProgram, Failed> {
     server_of("python3", operator, workers, more)
 }
 
-/// Starts the UDP server with another interpreter.
+/// Starts the UDP server with a given Python interpreter.
 fn server_of(python: &str, operator: &Operator, workers: u32, more: &str) -> Result<ServerProgram, Failed> {
     const SERVER: &str = "import ctypes, socket, struct, threading\n\
         def work(worker, u):\n    \
@@ -84,13 +85,13 @@ fn server_of(python: &str, operator: &Operator, workers: u32, more: &str) -> Res
     Ok(operator.lab.start_program(command, PORT)?)
 }
 
-/// Sends datagrams from the client, `each` from each of `ports` ports; returns the worker and the NAPI of
-/// each.
+/// Sends datagrams from the client, `each` from each of `ports` ports; returns the worker and the NAPI that
+/// received each datagram.
 fn asked(operator: &Operator, ports: usize, each: usize) -> Result<Vec<(u32, u32)>, Failed> {
     asked_at((&CLIENT_ADDRESS.to_string(), &SERVER_ADDRESS.to_string()), operator, ports, each)
 }
 
-/// Sends datagrams from one address to another; returns the worker and the NAPI of each.
+/// Sends datagrams from one address to another; returns the worker and the NAPI that received each datagram.
 fn asked_at(
     (from, to): (&str, &str),
     operator: &Operator,
@@ -117,7 +118,7 @@ fn asked_at(
     Ok(operator.lab.client().run(ask)??)
 }
 
-/// The number of packets delivered by busy polling in the server's namespace.
+/// Returns the number of packets delivered by busy polling in the server's namespace.
 fn busy_polled(operator: &Operator) -> Result<u64, Failed> {
     busy_polled_in(&operator.inside("cat /proc/net/netstat")?)
 }
@@ -129,12 +130,12 @@ fn busy_polled_in(text: &str) -> Result<u64, Failed> {
     Ok(found.ok_or("BusyPollRxPackets")?.1.parse()?)
 }
 
-/// The server's UDP sockets with their busy polling parameters. BPF reads the budget.
+/// Returns the busy polling parameters of the server's UDP sockets. BPF reads the budget.
 fn polling(operator: &Operator, server: &ServerProgram) -> Result<Vec<SocketPolling>, Failed> {
     polling_of(SocketState::Udp, operator, server)
 }
 
-/// The server's sockets in this state, with their busy polling parameters.
+/// Returns the busy polling parameters of the server's sockets in this state.
 fn polling_of(
     state: SocketState,
     operator: &Operator,
@@ -163,7 +164,7 @@ fn asks(operator: &Operator, delivery: &str) -> Result<(), Failed> {
 
 #[expect(clippy::print_stderr, reason = "the figure of docs/decisions/0047-polling-by-socket.md")]
 fn blocking() -> Result<(), Failed> {
-    /// The number of datagrams in a round, and of rounds: on a busy machine, several may be necessary.
+    /// The number of datagrams in a round. On a busy machine, several rounds may be necessary.
     const ROUND: usize = 500;
     const ROUNDS_MAX: usize = 20;
     const ENOUGH: u64 = 50;
@@ -203,8 +204,8 @@ fn blocking() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A UDP server that waits in `poll` or `select`. It runs in this process's own namespace, where host-wide
-/// settings can be written. Dropping it kills it.
+/// A UDP server that waits in `poll` or `select`. It runs in the test's own namespace, where host-wide
+/// settings can be written. Dropping it kills the server.
 struct Waiting(Child);
 
 impl Waiting {
@@ -228,7 +229,8 @@ impl Drop for Waiting {
     }
 }
 
-/// A veth between this process's own namespace and the client's: both addresses and the near device.
+/// The near address of a veth between the test's own namespace and the client's. The far address and the near
+/// device follow.
 const HERE: &str = "198.51.100.1";
 const THERE: &str = "198.51.100.2";
 const OWN: &str = "own0";
@@ -238,8 +240,7 @@ fn busy_poll() -> Result<u64, Failed> {
     Ok(std::fs::read_to_string("/proc/sys/net/core/busy_poll")?.trim().parse()?)
 }
 
-/// Sends datagrams, and returns how many of them were delivered by busy polling in this process's own
-/// namespace.
+/// Sends datagrams, and returns how many of them were delivered by busy polling in the test's own namespace.
 fn polled_of(operator: &Operator, datagrams: usize) -> Result<u64, Failed> {
     let count = || busy_polled_in(&std::fs::read_to_string("/proc/net/netstat")?);
     let begun = count()?;
@@ -262,7 +263,7 @@ impl Drop for AsBooted {
     reason = "the figure of docs/decisions/0047-polling-by-socket.md; what a test prints on stdout divides its line"
 )]
 fn waits(by: &str) -> Result<(), Failed> {
-    /// The polling time is longer than the pause between two requests on a slow guest.
+    /// How long sockets poll: longer than the pause between two requests on a slow guest.
     const USECS: u64 = 20_000;
     const ROUND: usize = 100;
     const ROUNDS_MAX: usize = 20;
@@ -338,7 +339,7 @@ fn own_values() -> Result<(), Failed> {
     assert_eq!(polling(&operator, &server)?, [NAPIBUSY]);
     operator.runs(&["rollback"], 0)?;
     assert_eq!(polling(&operator, &server)?, [OWN]);
-    // A mode in which softirqs poll turns busy polling off, and rollback restores it.
+    // A mode in which only softirqs poll turns the sockets' busy polling off, and rollback restores it.
     asks(&operator, "delivery = \"interrupt\"")?;
     operator.runs(&["apply"], 0)?;
     assert_eq!(polling(&operator, &server)?, [STILL]);
@@ -367,7 +368,8 @@ fn daemon() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The server matches by no port. The daemon finds it when it calls `bind(2)`, which BPF reports.
+/// The policy matches the server by executable, not by port. The daemon finds the server when it calls
+/// `bind(2)`, which BPF reports.
 fn opened_later() -> Result<(), Failed> {
     let operator = Operator::new("datagrams-later", 1)?;
     let python = operator.state().with_file_name("np-names");
@@ -387,7 +389,7 @@ fn opened_later() -> Result<(), Failed> {
         socket.send_to(b"more", (SERVER_ADDRESS, PORT))
     })??;
     waited_for("all of them", || Ok((polling(&operator, &server)? == [NAPIBUSY; 4]).then_some(())))?;
-    // The daemon publishes its counts one turn later.
+    // The daemon publishes its counters one iteration later.
     waited_for("BPF's report", || Ok((listened()? > before).then_some(())))?;
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
@@ -395,7 +397,7 @@ fn opened_later() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A server with a thread per connection, like database servers. Only a scan finds its connections.
+/// Tests a server with a thread per connection, like database servers. Only a scan finds its connections.
 fn connected() -> Result<(), Failed> {
     const SERVER: &str = "import socket, threading\n\
         def work(c):\n    \
@@ -440,7 +442,8 @@ fn connected() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The packets that each queue of the server's device has received, from the device's counters.
+/// Returns the number of packets that each queue of the server's device has received, from the device's
+/// counters.
 fn received(operator: &Operator) -> Result<[u64; 2], Failed> {
     let text = operator.inside(&format!("ethtool -S {SERVER_DEVICE}"))?;
     let of = |queue: usize| {
@@ -451,11 +454,11 @@ fn received(operator: &Operator) -> Result<[u64; 2], Failed> {
     Ok([of(0)?, of(1)?])
 }
 
-/// Finds the workers that get the datagrams of each queue. Ignores datagrams whose queue is ambiguous because
-/// other packets arrived.
+/// Finds the workers that receive the datagrams of each queue. Ignores datagrams whose queue is ambiguous
+/// because other packets arrived, too.
 fn workers_by_queue(operator: &Operator) -> Result<BTreeMap<usize, BTreeSet<u32>>, Failed> {
-    /// Enough that the hash assigns all ports of one queue to the same of two workers only with a probability
-    /// of 2^-29.
+    /// So many ports that the probability is only 2^-29 that the hash assigns all ports of one queue to the
+    /// same of two workers.
     const PORTS: usize = 60;
     let mut found: BTreeMap<usize, BTreeSet<u32>> = BTreeMap::new();
     for _ in 0..PORTS {
@@ -491,7 +494,7 @@ fn by_queue() -> Result<(), Failed> {
     let by_queue = workers_by_queue(&operator)?;
     assert_eq!(by_queue.len(), 2, "both queues have datagrams: {by_queue:?}");
     assert!(by_queue.values().any(|workers| workers.len() == 2), "the kernel's hash: {by_queue:?}");
-    // An unconnected socket keeps the NAPI of its first packet in `SO_INCOMING_NAPI_ID`.
+    // For an unconnected socket, `SO_INCOMING_NAPI_ID` keeps the NAPI of the first packet.
     let napis: BTreeSet<(u32, u32)> = asked(&operator, 60, 1)?.into_iter().collect();
     assert_eq!(napis.len(), 2, "each worker names one NAPI: {napis:?}");
 

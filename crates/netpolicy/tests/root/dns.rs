@@ -104,7 +104,7 @@ fn udp() -> ServicePorts {
     ServicePorts { tcp: vec![PORT], udp: vec![PORT] }
 }
 
-/// Loads a meter and lets the service answer once, so that the meter knows the service's address.
+/// Loads a meter and sends the service one request, so that the meter learns the service's address.
 fn meter(lab: &Lab, ask: impl FnOnce() -> Result<(), Failed>) -> Result<LiveMeter, Failed> {
     let mut meter = LiveMeter::load(&LiveTarget::of(lab.server().id(), udp()))?;
     window(&mut meter, ask)?;
@@ -139,7 +139,7 @@ fn ask(socket: &UdpSocket, datagram: &[u8]) -> Result<Vec<u8>, Failed> {
     Ok(bytes)
 }
 
-/// A query for the root's name servers.
+/// Returns a query for the root's name servers.
 fn query(id: u16) -> Vec<u8> {
     let [high, low] = id.to_be_bytes();
     vec![high, low, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1]
@@ -149,7 +149,8 @@ fn all_queries(server: fn(&Lab, &Path) -> Result<ServerProgram, Failed>) -> Resu
     /// How often dnsperf repeats the file of two questions.
     const ROUNDS: &str = "2000";
     let lab = Lab::new(&LabOptions::with_queues(2))?;
-    // knot drops its capabilities, and then cannot enter the lab's scratch directory.
+    // knot drops its capabilities and can then no longer enter the lab's scratch directory, so use a separate
+    // one.
     let scratch = Scratch::new("dns")?;
     let _server = server(&lab, scratch.directory())?;
     let asks = |rounds: &str| {
@@ -192,7 +193,8 @@ fn on_the_wire() -> Result<(), Failed> {
     for (here, there) in [(p50, wire[wire.len() / 2]), (p90, wire[wire.len() * 9 / 10])] {
         #[expect(clippy::cast_precision_loss, reason = "spans of milliseconds")]
         let (here, there) = (here.interval.estimate, there as f64);
-        // The stack outside the hooks takes some microseconds.
+        // The time on the wire includes some microseconds in parts of the network stack that the hooks do not
+        // cover.
         assert!(
             (here - there).abs() <= there * 0.25 + 10_000.0,
             "{here} ns measured by netpolicy, {there} ns on the wire"
@@ -220,7 +222,7 @@ fn over_ipv6() -> Result<(), Failed> {
 fn in_another_order() -> Result<(), Failed> {
     const EARLY: u64 = 20;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
-    // The first of every two questions is answered late, after the second.
+    // The server answers the first of every two questions after the second, and late.
     let answers = "kept.append((data, peer))\n    if len(kept) == 2:\n        \
         for late, (data, peer) in enumerate(reversed(kept)):\n            \
             time.sleep(0.02 * late); u.sendto(data[:2] + b'\\x81' + data[3:], peer)\n        \
@@ -251,7 +253,7 @@ fn unanswered() -> Result<(), Failed> {
     let socket = client(&lab)?;
     let mut meter = meter(&lab, || ask(&socket, &query(1)).map(drop))?;
     let window = window(&mut meter, || {
-        // Of these datagrams, ten have no answer.
+        // The server does not answer ten of these datagrams.
         for id in 2..=100_u16 {
             socket.send(&query(id))?;
             if id % 10 > 0 {
@@ -277,7 +279,7 @@ fn in_order() -> Result<(), Failed> {
     let window = window(&mut meter, || {
         for _ in 0..100 {
             ask(&sockets[0], b"?")?;
-            // A peer may have up to eight outstanding requests.
+            // At most eight requests of one peer may be outstanding.
             for _ in 0..4 {
                 sockets[1].send(b"a longer datagram without an id")?;
             }
@@ -339,7 +341,7 @@ fn full() -> Result<(), Failed> {
 fn after_a_drop() -> Result<(), Failed> {
     const LATER: u64 = 40;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
-    // SO_RCVBUF: only a few of the long datagrams fit while the server sleeps.
+    // Set SO_RCVBUF so that only a few of the long datagrams fit while the server sleeps.
     let answers =
         "u.setsockopt(1, 8, 3000); time.sleep(0.1 if data == b'sleep' else 0); u.sendto(data, peer)";
     let _server = python(&lab, answers)?;
@@ -378,11 +380,11 @@ fn after_a_drop() -> Result<(), Failed> {
 }
 
 fn by_two_devices() -> Result<(), Failed> {
-    // Too few to tell whether the service answers each datagram.
+    // Too few requests to tell whether the service answers each datagram.
     const REQUESTS: u64 = 20;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
-    // The loopback device immediately frees a packet to a full socket: the answer then reuses the packet's
-    // address.
+    // The loopback device frees a packet to a full socket immediately, so the answer reuses the memory
+    // address of that packet.
     let fills = "kept or kept.extend([socket.socket(2, 2)]) or kept[0].setsockopt(1, 8, 1) or kept[0].bind(('127.0.0.2', 9))";
     let answers = format!("{fills}; u.sendto(bytes(900), ('127.0.0.2', 9)); u.sendto(data, peer)");
     let _server = python(&lab, &answers)?;
@@ -390,7 +392,8 @@ fn by_two_devices() -> Result<(), Failed> {
     let mut meter = meter(&lab, || ask(&socket, b"?").map(drop))?;
     let asks = || (0..REQUESTS).try_for_each(|_| ask(&socket, b"?").map(drop));
     let counts = window(&mut meter, asks)?.counts;
-    // The first datagrams to the other port count as answers to requests from before the window.
+    // The first datagrams to the other port count as answers to requests from before the window; subtract
+    // them.
     let answered = counts.answered - counts.carried;
     assert_eq!((answered, counts.sends), (REQUESTS, 2 * REQUESTS), "{counts:?}");
     Ok(())
@@ -423,11 +426,11 @@ fn finding<'a>(report: &'a Value, rule: &str) -> Option<&'a Value> {
 
 fn quic() -> Result<(), Failed> {
     let operator = Operator::new("dns-quic", 1)?;
-    // Answer each request with three datagrams, as for a web page.
+    // Answer each request with three datagrams, as a server does for a web page.
     let _server = python(&operator.lab, "for _ in range(3): u.sendto(b'\\x40' + bytes(40), peer)")?;
     let socket = client(&operator.lab)?;
     let report = watched(&operator, || {
-        // Packets with a short header follow.
+        // The packets after the Initial packet have a short header.
         for datagram in [initial(), vec![0x41; 40], vec![0x41; 40]] {
             socket.send(&datagram)?;
             (0..3).try_for_each(|_| socket.recv(&mut [0; 512]).map(drop))?;
@@ -444,7 +447,7 @@ fn quic() -> Result<(), Failed> {
     Ok(())
 }
 
-/// An Initial packet of QUIC version 1.
+/// Returns an Initial packet of QUIC version 1.
 fn initial() -> Vec<u8> {
     [&[0xc3, 0, 0, 0, 1, 8][..], &[7; 60]].concat()
 }
@@ -510,7 +513,7 @@ fn some() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Queries to another address are forwarded by the server's host.
+/// The server's host forwards queries to another address.
 fn forwarded() -> Result<(), Failed> {
     let lab = Lab::new(&LabOptions::with_queues(1))?;
     let _server = python(&lab, "u.sendto(data, peer)")?;
@@ -532,7 +535,7 @@ fn forwarded() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The result of `body` while dnsperf sends a thousand queries per second.
+/// Returns the result of `body`, which runs while dnsperf sends a thousand queries per second.
 fn while_queried<T>(operator: &Operator, body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
     let mut command = dnsperf(&operator.lab, &SERVER_ADDRESS.to_string(), &["-l", "600", "-Q", "1000"])?;
     command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -540,7 +543,7 @@ fn while_queried<T>(operator: &Operator, body: impl FnOnce() -> Result<T, Failed
     body()
 }
 
-/// Packets wait for a timer of this length.
+/// Returns a policy that makes packets wait for a timer of this length.
 fn deferred(timer: &str) -> String {
     format!(
         "[service.names]\nmatch = {{ port = {PORT} }}\npolicy = \"none\"\ndelivery = \"defer50\"\n\

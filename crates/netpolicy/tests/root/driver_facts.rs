@@ -22,8 +22,8 @@ fn stand() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Compares each fact with a kernel source tree. Returns the number of facts, and the facts whose line does
-/// not contain the word.
+/// Compares each fact with a kernel source tree. Returns the number of facts, and the facts whose word is not
+/// in the source line that they name.
 fn compared(facts: &str, tree: &Path) -> (usize, Vec<String>) {
     let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let (mut rows, mut wrong) = (0_usize, Vec::new());

@@ -18,10 +18,11 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The timers to set in turn. On a slow emulated CPU, a timer of 20 µs would expire many times per iteration.
-/// Other load on the host makes it slower still, so each timer is tried several times.
+/// The timers to set in turn. On a slow emulated CPU, a timer of 20 µs would expire many times during one
+/// iteration of the server's loop. Other load on the host slows the guest further, so each timer is tried
+/// several times.
 const FLUSHES: [Nanoseconds; 2] = [Nanoseconds::from_millis(5), Nanoseconds::from_millis(20)];
-/// The number of times that the timers are tried.
+/// How often to try the timers.
 const ATTEMPTS: usize = 4;
 /// The number of keys per request. The emulated client and server are equally slow; with small requests, they
 /// would idle while they wait for each other.
@@ -29,7 +30,7 @@ const KEYS: usize = 100;
 /// The longest iteration of the server's loop.
 const TURN: Nanoseconds = Nanoseconds::from_millis(1000);
 
-/// The findings of `doctor` while the server receives requests.
+/// Returns the findings of `doctor` while the server receives requests.
 fn findings(served: &AskedServer) -> Result<Vec<Finding>, Failed> {
     let (done, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     let output = std::thread::scope(|scope| {
@@ -77,7 +78,7 @@ fn needed() -> Result<(), Failed> {
     ] {
         served.suspend_by(Nanoseconds::from_micros(200), timeout)?;
         let mut seen = Vec::new();
-        // `doctor` proposes no timeout if the server got no CPU for a tenth of a second.
+        // `doctor` proposes no timeout if the server had to wait a tenth of a second for a CPU.
         let found = std::iter::repeat_with(|| findings(&served)).take(TRIES).find_map(|findings| {
             let findings = match findings {
                 Ok(findings) => findings,
@@ -93,7 +94,7 @@ fn needed() -> Result<(), Failed> {
         let batch = found.evidence.iter().find(|line| line.contains("batches of memcached["));
         assert!(batch.is_some_and(|line| line.starts_with("longest of ")), "{found:?}");
     }
-    // With the usual timeout, the evidence names the timeout that the service needs.
+    // With the usual timeout, the finding's evidence names the timeout that the service needs.
     served.suspend()?;
     let findings = findings(&served)?;
     let is_measured = |finding: &Finding| {

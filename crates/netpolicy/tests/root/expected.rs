@@ -1,5 +1,5 @@
-//! Tests that expected gains of policies are reported without a request, for a real memcached without a
-//! policy.
+//! Tests that the daemon reports expected gains of policies without being asked, for a real memcached without
+//! a policy.
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;

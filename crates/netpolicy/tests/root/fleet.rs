@@ -1,4 +1,4 @@
-//! `report` on a host, and `audit` of the reports of several hosts.
+//! Tests `report` on a host, and `audit` on the reports of several hosts.
 
 use libtest_mimic::{Failed, Trial};
 use model::{Nanoseconds, NapiKnob, Setting};
@@ -18,7 +18,7 @@ fn reported() -> Result<(), Failed> {
     let reports = |name: &str| -> Result<(String, Value), Failed> {
         let text = operator.runs(&["-o", "json", "report", "--seconds", "0"], 0)?.data;
         let value: Value = serde_json::from_str(&text)?;
-        // Each report names another host.
+        // Give each report another host name.
         let mut named = value.clone();
         named["data"]["host"] = name.into();
         Ok((operator.file(&format!("{name}.json"), named.to_string().as_bytes())?, value))

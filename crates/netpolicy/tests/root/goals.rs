@@ -32,8 +32,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A policy file for a service on memcached's port with this p99 goal. `sample` is the measured part of each
-/// second.
+/// Returns a policy file for a service on memcached's port with this p99 goal. `sample` is how much of each
+/// second to measure.
 fn policy(goal: &str, sample: &str) -> String {
     format!(
         "[daemon]\nsample = \"{sample}\"\n[service.cache]\nmatch = {{ port = 11211 }}\npolicy = \"bulk\"\n\
@@ -71,7 +71,7 @@ fn ask(connection: &mut BufReader<TcpStream>, requests: u64) -> Result<(), Faile
     Ok(())
 }
 
-/// Returns the daemon's current BPF links. Each window has new ids.
+/// Returns the ids of the daemon's current BPF links. Each window has new ids.
 fn live_links(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     links(pid, &live_programs(pid)?)
 }
@@ -84,10 +84,11 @@ fn live_programs(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     Ok(live.map(|program| program.id).filter(|id| held.contains(id)).collect())
 }
 
-/// Requests that arrive during one window are counted once. The ids of BPF links show the window.
+/// Tests that requests that arrive during one window are counted once. The ids of the BPF links tell the
+/// windows apart.
 fn counted() -> Result<(), Failed> {
     const REQUESTS: u64 = 2_000;
-    /// The time from attaching to an open window on a busy machine; see
+    /// How long a window may take to open after its programs are attached, on a busy machine; see
     /// [`linux::bpf::live::LiveMeter::GUARD`].
     const OPENS_WITHIN: Duration = Duration::from_millis(50);
     const ATTEMPTS: usize = 8;
@@ -126,7 +127,7 @@ fn counted() -> Result<(), Failed> {
         for histogram in ["response", "wakeup", "service"] {
             let name = format!("netpolicy_live_{histogram}_seconds");
             let count = difference(&format!("{name}_count"), "").ok_or("a histogram")?;
-            // A request has no response time if the meter has forgotten its poll.
+            // A request has no response time if the meter no longer remembers the poll that delivered it.
             assert!(count <= REQUESTS && (REQUESTS - count) * 100 <= REQUESTS, "{name}: {count}: {after}");
             let all = difference(&format!("{name}_bucket"), ",le=\"+Inf\"");
             assert_eq!(all, Some(count), "{name}: {after}");
@@ -134,7 +135,7 @@ fn counted() -> Result<(), Failed> {
         let by =
             |who: &str| difference("netpolicy_live_packets_total", &format!(",by=\"{who}\"")).unwrap_or(0);
         let packets = by("interrupt") + by("timer") + by("application") + by("kthread");
-        // A few packets arrive where the kernel runs no BPF program (`unseen` in a window's counts).
+        // A few packets arrive on paths where the kernel runs no BPF program (`unseen` in a window's counts).
         if packets * 100 >= REQUESTS * 99 {
             return Ok(());
         }
@@ -146,7 +147,7 @@ fn counted() -> Result<(), Failed> {
     .into())
 }
 
-/// Returns the part of the daemon's status on the service.
+/// Returns the daemon's status of the service.
 fn said_of_service(operator: &Operator) -> Result<Value, Failed> {
     let output = operator.netpolicy(&["-o", "json", "status"]).output()?;
     let said: Value = serde_json::from_slice(&output.stdout)?;
@@ -218,7 +219,7 @@ fn killed() -> Result<(), Failed> {
     waited_for("the measurement's programs to be detached", || Ok((!is_loaded(&found)).then_some(())))
 }
 
-/// Whether the daemon has its measuring thread.
+/// Returns whether the daemon has started its measuring thread.
 fn measures(daemon: &Started) -> Result<bool, Failed> {
     let mut threads = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id()))?.flatten();
     Ok(threads.any(|thread| {
@@ -257,7 +258,7 @@ fn refused() -> Result<(), Failed> {
     const SUMMARY: &str = "its response times cannot be measured";
     let said = || Ok::<_, Failed>(std::fs::read_to_string(&words)?);
     waited_for("the refusal", || Ok(said()?.contains(SUMMARY).then_some(())))?;
-    // Further rounds do not repeat the message.
+    // The daemon does not repeat the message in later rounds.
     std::thread::sleep(Duration::from_millis(3_000));
     let said = said()?;
     assert_eq!(said.matches(SUMMARY).count(), 1, "{said}");

@@ -17,20 +17,21 @@ use crate::requests::{while_asked, while_asked_every};
 const WORSE: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"defer50\"\ngro_flush_timeout = \"2ms\"\n";
 
 /// A policy with one more poll after each batch, 10 us later: visible in the settings, but not to clients.
-/// With the mode's hundred polls, the timers alone would use a CPU on some virtual machines.
+/// With the hundred polls that the mode sets by default, the timers alone would use a whole CPU on some
+/// virtual machines.
 const SLIGHT: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"defer50\"\n\
                       defer_hard_irqs = 1\ngro_flush_timeout = \"10us\"\n";
 
-/// Wide limits on everything measurable at the clients' rate, so that a busy machine does not end an
-/// unrelated trial.
+/// Wide limits on every metric that can be measured at the clients' rate, so that a busy machine does not end
+/// a trial that tests something else.
 const WIDE: &str = "p50=+1000%,p90=+1000%,cpu=+1000%";
 
-/// A guard for a policy file: a limit on the median, and wide limits on the other metrics.
+/// Returns a guard for a policy file: a limit on the median, and wide limits on the other metrics.
 fn guard(p50: &str, within: &str) -> String {
     format!("guard = {{ p50 = \"{p50}\", p90 = \"+1000%\", cpu = \"+1000%\", within = \"{within}\" }}\n")
 }
 
-/// A setting that affects no packet of these clients.
+/// A policy whose setting affects none of these clients' packets.
 const HARMLESS: &str =
     "[device.veth-server]\npolicy = \"none\"\nsettings = { rx-udp-gro-forwarding = true }\n";
 
@@ -61,11 +62,11 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// How often a trial is repeated if it could not be judged, for example because the machine stalled.
+/// How often to run a trial that cannot be judged, for example because the machine stalls.
 pub(crate) const TRIALS_MAX: usize = 4;
 
-/// Repeats a trial until it is judged, and returns its report. Returns `None`, after a check that the change
-/// was reverted, if other load left too few windows each time.
+/// Repeats a trial until it is judged, and returns its report. If other load leaves too few windows each
+/// time, checks that the change was reverted and returns `None`.
 pub(crate) fn judged(operator: &Operator, arguments: &[&str]) -> Result<Option<Value>, Failed> {
     for _ in 0..TRIALS_MAX {
         let output = operator.netpolicy(arguments).output()?;
@@ -83,7 +84,7 @@ pub(crate) fn judged(operator: &Operator, arguments: &[&str]) -> Result<Option<V
     Ok(None)
 }
 
-/// Returns the verdicts of the newest transaction in `history` that has any.
+/// Returns the verdicts of the newest transaction in `history` that has verdicts.
 fn newest_verdicts(operator: &Operator) -> Result<Vec<Value>, Failed> {
     let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
     let all = history["data"]["transactions"].as_array().cloned().unwrap_or_default();
@@ -201,7 +202,7 @@ fn held() -> Result<(), Failed> {
     let tried = |limit: &str| {
         let guard = guard(limit);
         let guard: Vec<&str> = guard.iter().map(String::as_str).collect();
-        // Send too few requests for a 99th percentile, which varies most on a busy machine.
+        // Send requests so rarely that no 99th percentile is judged: it varies most on a busy machine.
         while_asked_every(&operator, Duration::from_millis(16), || judged(&operator, &guard))
     };
     operator.asks("[device.veth-server]\npolicy = \"none\"\nsettings = { qdisc = \"pfifo\" }\n")?;
@@ -221,7 +222,8 @@ fn held() -> Result<(), Failed> {
     }
     assert_eq!(delivered_by(&operator)?, before);
     operator.asks("[device.veth-server]\ndelivery = \"defer50\"\ngro_flush_timeout = \"2ms\"\nsettings = { qdisc = \"pfifo\" }\n")?;
-    // The outcome depends on other work on this machine: before and after are measured at different times.
+    // The outcome depends on other work on this machine, because netpolicy measures before and after the
+    // change, not alternately.
     let Some(report) = tried("p50=+20%,p90=+1000%,cpu=+1000%")? else {
         assert_eq!(delivered_by(&operator)?, before);
         return Ok(());
@@ -245,7 +247,7 @@ fn held() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Kills at moments spread over switches and windows.
+/// Tests kills at moments spread over switches and windows.
 fn killed() -> Result<(), Failed> {
     const KILLS: u64 = 6;
     let operator = Operator::new("guarded-killed", 1)?;
@@ -284,7 +286,7 @@ fn ended() -> Result<(), Failed> {
     let code = while_asked(&operator, || {
         let mut trial = operator.starts(&["try", "--guard", WIDE, "--seconds", "120"])?;
         caught("the change in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
-        // The parent has not waited for the process yet.
+        // The killed server is still a zombie, because its parent has not waited for it.
         let pid = i32::try_from(server.process().pid.0).ok().and_then(rustix::process::Pid::from_raw);
         rustix::process::kill_process(pid.ok_or("pid")?, rustix::process::Signal::KILL)?;
         Ok(waited_for("the end of the trial", || Ok(trial.child.try_wait()?))?.code())
@@ -302,7 +304,8 @@ fn applied() -> Result<(), Failed> {
     let before = operator.devices()?.devices;
     operator.asks(&format!("{WORSE}{}", guard("+20%", "25s")))?;
     let report = while_asked(&operator, || judged(&operator, &["-o", "json", "apply"]))?;
-    // The outcome depends on how much a busy machine lets the test measure.
+    // On a busy machine, the test may measure too little for a verdict, so only check that the change is not
+    // kept.
     assert!(report.is_none_or(|report| report["ruling"] != "kept"));
     assert_eq!(operator.devices()?.devices, before);
     let of_service = "[service.memcached]\nmatch = { exe = \"memcached\" }\npolicy = \"none\"\n";
@@ -357,7 +360,7 @@ fn by_daemon() -> Result<(), Failed> {
         let hurts = format!("{WORSE}{}", guard("+20%", "25s"));
         let daemon = at_work(&operator, &hurts)?;
         operator.waits_to_hear("judged on live traffic")?;
-        // Touching a file without changing its contents does not end a trial.
+        // Rewriting a file with the same contents does not end a trial.
         operator.asks(&hurts)?;
         let was_judged = waited_long_for("a harmful change to be restored", || {
             let said = operator.said()?;
@@ -403,8 +406,8 @@ fn daemon_killed() -> Result<(), Failed> {
         caught("the change in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
         daemon.child.kill()?; // SIGKILL
         daemon.child.wait()?;
-        // The guard process must restore the host: other netpolicy commands would do so only after half a
-        // minute.
+        // The guard process must restore the host: other netpolicy commands would do so only half a minute
+        // later.
         waited_for("the host as it was", || Ok((operator.devices()?.devices == before).then_some(())))
     })
 }
@@ -423,7 +426,8 @@ fn stopped() -> Result<(), Failed> {
                 return Ok(None);
             }
             trial.signalled(Signal::STOP)?;
-            // Stop the trial in the middle of a window: while it writes, it holds the journal's lock.
+            // Stop the trial in the middle of a window, not while it writes: it would then hold the journal's
+            // lock.
             let lock = std::fs::File::open(operator.state().join("journal/lock"))?;
             let writes =
                 rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err();
@@ -434,7 +438,7 @@ fn stopped() -> Result<(), Failed> {
             Ok(is_in_force.then_some(()))
         })?;
         waited_long_for("the former state of the host, restored by the guard process", is_as_before)?;
-        // The trial continues, and restores the host at its end.
+        // The trial continues after SIGCONT, and restores the host when it ends.
         trial.signalled(Signal::CONT)?;
         waited_for("the change in force again", || Ok(is_as_before()?.is_none().then_some(())))?;
         trial.signalled(Signal::TERM)?;

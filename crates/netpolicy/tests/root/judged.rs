@@ -1,4 +1,5 @@
-//! Tests findings of `doctor`, `top` and `show` on response times, each under its real condition.
+//! Tests the findings of `doctor`, `top` and `show` on response times. Each test creates the condition that
+//! the finding describes.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -37,8 +38,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A server. A client's line is the number of milliseconds after which the server answers; it does not answer
-/// a negative number. With `threads`, each connection has a thread.
+/// A server that answers each line after the number of milliseconds in it, and never answers a negative
+/// number. With `threads`, each connection has its own thread.
 const SERVER: &str = r"
 import select, socket, sys, threading, time
 def answer(line, connection):
@@ -73,8 +74,8 @@ fn server(operator: &Operator, mode: &str) -> Result<ServerProgram, Failed> {
     Ok(operator.lab.start_program(command, PORT)?)
 }
 
-/// Returns `doctor`'s findings under load. Each connection repeatedly requests an answer after its number of
-/// milliseconds.
+/// Returns `doctor`'s findings under load. For each number in `asks`, a connection repeatedly requests an
+/// answer after that many milliseconds.
 fn found_while(operator: &Operator, port: u16, asks: &[i32]) -> Result<Vec<Value>, Failed> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -117,8 +118,8 @@ fn doctor(operator: &Operator) -> Result<Vec<Value>, Failed> {
     Ok(said["data"]["findings"].as_array().ok_or("findings")?.clone())
 }
 
-/// Returns the finding of a rule on the service; checks that it has evidence and, if the rule has one, a
-/// remedy.
+/// Returns the finding of a rule about the service. Checks that the finding has evidence and, if the rule has
+/// one, a remedy.
 fn finding<'f>(findings: &'f [Value], rule: &str) -> Result<&'f Value, Failed> {
     let found = findings.iter().find(|finding| finding["rule"] == rule && finding["object"] == "slow");
     let found = found.ok_or_else(|| format!("no {rule} in {findings:#?}"))?;
@@ -174,7 +175,8 @@ fn hangs() -> Result<(), Failed> {
     let found = {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // The request must arrive while the service is measured; earlier arrivals are unknown.
+            // The request must arrive while the service is being measured, because `doctor` does not know
+            // earlier requests.
             let hanging = scope.spawn(|| -> Result<(), Failed> {
                 let mut connections = Vec::new();
                 while !stop.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! Tests `threaded` as an operator uses it: set, observed, engaged, lost by a reset and restored, refused,
-//! and undone with and without netpolicy.
+//! Tests `threaded` as an operator uses it: the mode is set, observed, engaged, lost by a reset and restored,
+//! refused, and undone with and without netpolicy.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -61,7 +61,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 const SLICES: &[Need] = &[Need::Root, Need::ThreadPerNapi, Need::Slices];
 const COUNTED: &[Need] = &[Need::Root, Need::ThreadPerNapi, Need::Bpf, Need::Memcached];
 
-/// The kernel threads of the device's queues, without their pids.
+/// Returns the states of the kernel threads of the device's queues, without their pids.
 fn threads(host: &Host) -> Result<Vec<Option<KthreadState>>, Failed> {
     let device = host.devices.iter().find(|device| device.kind == "veth").ok_or("the device")?;
     let without_pid = |thread: &KthreadState| KthreadState { pid: None, ..thread.clone() };
@@ -72,7 +72,7 @@ fn are_pinned(host: &Host) -> Result<bool, Failed> {
     are_placed(host, Scheduling::Fifo(50))
 }
 
-/// Whether each thread has this class and may run only on CPU 0.
+/// Returns whether each thread has this class and may run only on CPU 0.
 fn are_placed(host: &Host, class: Scheduling) -> Result<bool, Failed> {
     let placed = |thread: &Option<KthreadState>| {
         thread
@@ -82,7 +82,8 @@ fn are_placed(host: &Host, class: Scheduling) -> Result<bool, Failed> {
     Ok(threads(host)?.iter().all(placed))
 }
 
-/// Sends requests to the lab's server one after another; returns in which contexts its NAPIs were polled.
+/// Sends requests to the lab's server one after another; returns how often its NAPIs were polled in each
+/// context.
 fn asked(operator: &Operator, address: std::net::SocketAddr) -> Result<NapiDelivered, Failed> {
     const REQUESTS: usize = 2_000;
     let mut counter = DeliveryCounter::load()?;
@@ -156,7 +157,7 @@ fn threaded(host: &Host) -> Vec<Option<Threading>> {
 /// scheduling. It reports that it could not stop them.
 fn undo_script() -> Result<(), Failed> {
     let operator = Operator::new("kthread-script", 1)?;
-    // A unique device name: no other lab has a device with it, or threads named after it.
+    // The device gets a unique name, so that no device or kernel thread of another lab has it.
     let name = format!("kt{}", std::process::id());
     for change in [&["down"][..], &["name", &name]] {
         operator.changes_link(DEVICE, change)?;
@@ -196,7 +197,7 @@ fn refused() -> Result<(), Failed> {
         assert!(said.words.contains(words), "{words}: {}", said.words);
         assert_eq!(operator.host()?, before);
     }
-    // The command is not started if its thread class can never be set.
+    // `run` does not start the command if the requested thread class can never be set.
     let mark = operator.state().join("started");
     let touch = ["--", "touch", mark.to_str().ok_or("a path that is text")?];
     let run = ["run", "--delivery", "threaded", "--kthread-class", "fifo:51"];
@@ -229,7 +230,7 @@ fn clamped() -> Result<(), Failed> {
     assert!(other.success(), "another program clamps one thread");
     let drifted = operator.runs(&["verify"], 3)?;
     assert!(drifted.data.contains("kthread util-clamp"), "{}", drifted.data);
-    // A value that another program set stays for the lifetime of the thread.
+    // A value that another program set stays until the thread ends.
     operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.host()?, before);
     Ok(())
@@ -261,7 +262,7 @@ fn sliced() -> Result<(), Failed> {
     let explained = operator.runs(&["explain", DEVICE], 0)?.data;
     assert!(explained.contains("kthread slice 500us (before: default)"), "{explained}");
 
-    // Changing the class keeps the slice. The kernel by itself would reset it.
+    // Changing the class keeps the slice, which the kernel by itself would reset.
     operator.asks(&SLICED.replace("other:-5", "batch"))?;
     operator.runs(&["apply"], 0)?;
     assert_eq!(slices(&operator.host()?)?, [own, own]);
@@ -301,7 +302,7 @@ fn slice_of_real_time() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The script of the newest transaction.
+/// Returns the undo script of the newest transaction.
 fn newest_script(operator: &Operator) -> Result<std::path::PathBuf, Failed> {
     let mut scripts: Vec<_> = std::fs::read_dir(operator.state().join("journal"))?
         .filter_map(|entry| Some(entry.ok()?.path().join("undo.sh")).filter(|script| script.exists()))

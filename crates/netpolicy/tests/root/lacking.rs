@@ -1,4 +1,4 @@
-//! Tests guards that lack disk space, or the right to inspect processes.
+//! Tests guards on a host that lacks disk space, and guards that may not inspect processes.
 
 use std::process::{Command, Output, Stdio};
 
@@ -28,16 +28,17 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A setting that affects no packet of these clients.
+/// A policy whose setting affects none of these clients' packets.
 const HARMLESS: &str =
     "[device.veth-server]\npolicy = \"none\"\nsettings = { rx-udp-gro-forwarding = true }\n";
 
-/// A mode with settings of queues and epolls, and a guard whose limits are never exceeded.
+/// A policy with a mode that sets queues and epolls, and a guard whose limits are never exceeded.
 const GUARDED: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"suspend20\"\n\
                        guard = { p50 = \"+1000%\", p90 = \"+1000%\", cpu = \"+1000%\", within = \"3600s\" }\n";
 
 fn verdict() -> Result<(), Failed> {
-    // A change creates a directory with two files. The verdict first removes one file of a window.
+    // The limits on the number of files to try. A change creates a directory with two files. Before the
+    // verdict is written, a file of a window is removed.
     const FILES: std::ops::Range<u32> = 9..24;
     let operator = Operator::new("lacking-verdict", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -57,8 +58,8 @@ fn verdict() -> Result<(), Failed> {
             let is_kept = operator.devices()?.devices != before;
             assert_eq!(is_kept, output.status.code() == Some(0), "{files} files: {said}");
             if is_kept {
-                // `files` is the smallest limit with which the change is kept: the verdict could not be
-                // written.
+                // `files` is the smallest limit with which the change is kept. Here, the verdict itself could
+                // not be written.
                 assert!(said.contains("The verdict is not in the journal: "), "{files} files: {said}");
                 assert!(said.contains("Kept. To undo it: "), "{said}");
                 return Ok(());
@@ -90,7 +91,7 @@ fn processes() -> Result<(), Failed> {
     let daemon = operator.starts_command(operator.netpolicy_with_little_space(&state, 256, &["daemon"]))?;
     operator.waits_to_hear("at work")?;
     let there = format!("--mount=/proc/{}/ns/mnt", daemon.child.id());
-    // Create the comparison's lock before filling the disk, until ENOSPC.
+    // Create the comparison's lock first, then fill the disk until ENOSPC.
     let fills = ["sh", "-c", "echo > \"$0/comparing-$1\"; cat /dev/zero > \"$0/full\""];
     let netns = operator.lab.server().id().to_string();
     Command::new("nsenter").arg(&there).args(fills).arg(&state).arg(netns).stderr(Stdio::null()).status()?;
@@ -101,14 +102,14 @@ fn processes() -> Result<(), Failed> {
     })
 }
 
-/// The daemon's child processes, including zombies but without its worker that inspects processes.
+/// Returns the daemon's child processes, including zombies, but without the worker that inspects processes.
 fn children(daemon: &Started) -> Result<Vec<String>, Failed> {
     let own = daemon.child.id().to_string();
     let (mut children, mut workers) = (Vec::new(), 0);
     for entry in std::fs::read_dir("/proc")? {
         let path = entry?.path();
         let Ok(stat) = std::fs::read_to_string(path.join("stat")) else { continue };
-        // The name of a program may have blanks and parentheses.
+        // A program's name may contain spaces and parentheses, so skip to the last parenthesis.
         let Some((_, fields)) = stat.rsplit_once(')') else { continue };
         if fields.split_whitespace().nth(1) != Some(own.as_str()) {
             continue;

@@ -1,5 +1,5 @@
-//! End-to-end tests on the running kernel. They need root. A test names its other needs; a machine that lacks
-//! them lists the test as ignored, with the reason.
+//! End-to-end tests on the running kernel. They need root. Each test declares its other needs; on a machine
+//! that lacks one, the test is listed as ignored, with the reason.
 
 mod answers;
 mod api;
@@ -111,7 +111,7 @@ fn main() {
         compared::tests(),
         tuned::tests(),
         guarded::tests(),
-        // Run these last: later tests would run under another process 1.
+        // Run these tests last: they make systemd process 1, and other tests should not run under it.
         units::tests(),
     ]);
 }

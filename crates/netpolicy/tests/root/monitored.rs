@@ -1,5 +1,5 @@
-//! Tests `packaging/monitoring/` and its how-to with a running daemon and Prometheus: every metric that they
-//! name is served, every panel has data, and alerts fire under their conditions.
+//! Tests `packaging/monitoring/` and its how-to with a running daemon and Prometheus: the daemon serves every
+//! metric that they name, every panel has data, and alerts fire under their conditions.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -62,7 +62,7 @@ fn read(name: &str) -> Result<String, Failed> {
     std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
-/// A policy file for a service with this p99 goal, measured half of the time.
+/// Returns a policy file for a service with this p99 goal, measured half of the time.
 fn policy(goal: &str) -> String {
     format!(
         "[daemon]\nsample = \"500ms\"\n[service.cache]\nmatch = {{ port = 11211 }}\npolicy = \"bulk\"\n\
@@ -78,7 +78,7 @@ fn begun(operator: &Operator) -> Result<(Memcached, Started), Failed> {
     Ok((server, daemon))
 }
 
-/// Returns the answer to a GET from an address in the lab.
+/// Returns the answer to a GET request to an address in the lab.
 pub(crate) fn fetched(operator: &Operator, address: &'static str, path: &str) -> Result<String, Failed> {
     let asked = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(address)?;
@@ -96,13 +96,13 @@ pub(crate) fn fetched(operator: &Operator, address: &'static str, path: &str) ->
     Ok(body.to_owned())
 }
 
-/// The names of netpolicy's metrics in a text, without the dashboard's `uid` and label names.
+/// Returns the names of netpolicy's metrics in a text, without the dashboard's `uid` and label names.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("netpolicy_")).map(str::to_owned).collect()
 }
 
-/// The names of the samples and of the families on a page.
+/// Returns the names of the samples and of the metric families on a page.
 fn served(page: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let family = |line: &str| line.strip_prefix("# TYPE ")?.split(' ').next().map(str::to_owned);
     let sample =
@@ -121,7 +121,7 @@ fn named() -> Result<(), Failed> {
     })?;
     let (samples, families) = served(&page);
     for file in ["netpolicy-host.json", "netpolicy.rules.yml", "netpolicy.rules.test.yml"] {
-        // A standing proof has no results in its first minutes, so its metrics may be missing.
+        // A service with a `holdback` has no proof in the first minutes, so these metrics may be missing.
         let awaits_a_proof = |name: &String| name.starts_with("netpolicy_proof_") && families.contains(name);
         let missing: Vec<_> = metrics_in(&read(file)?)
             .into_iter()
@@ -157,7 +157,7 @@ fn rules() -> Result<(), Failed> {
 fn text_file() -> Result<(), Failed> {
     let operator = Operator::new("monitored-file", 1)?;
     let file = operator.file("netpolicy.prom", b"")?;
-    // Start the daemon as its unit does: with this umask, other users cannot read new files by default.
+    // Start the daemon with the umask of its unit, with which other users cannot read new files by default.
     let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let started = at_work_with(&operator, "", &["--metrics-file", &file]);
     rustix::process::umask(mask);
@@ -171,15 +171,15 @@ fn text_file() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Changes a setting of the daemon, as another program would.
+/// Changes a setting that the daemon manages, as another program would.
 fn foreign_change(operator: &Operator) -> Result<(), Failed> {
     let host = operator.devices()?;
     let queue = host.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[0].id;
     somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(77_000))))
 }
 
-/// The how-to's configuration with the project's rules, in a scratch directory. It scrapes every second, and
-/// alerts fire immediately; unit tests cover the alerts' durations.
+/// Writes the how-to's configuration and the project's rules to a scratch directory. This Prometheus scrapes
+/// every second, and alerts fire immediately; unit tests cover the alerts' durations.
 fn configured(scratch: &Path) -> Result<PathBuf, Failed> {
     let page = Document::of(&std::fs::read_to_string(repository().join("docs/howto/monitoring.md"))?);
     let yaml =
@@ -231,7 +231,7 @@ fn asked(operator: &Operator, expression: &str) -> Result<Vec<Value>, Failed> {
     Ok(answer["data"]["result"].as_array().cloned().ok_or_else(|| format!("{expression}: {answer}"))?)
 }
 
-/// Waits until an alert fires, or no longer fires.
+/// Waits until an alert fires or, with `whether` false, until it no longer fires.
 fn fires(operator: &Operator, alert: &str, whether: bool) -> Result<(), Failed> {
     let expression =
         format!("ALERTS{{alertname=\"{alert}\", alertstate=\"firing\", instance=\"{INSTANCE}\"}}");
@@ -240,7 +240,7 @@ fn fires(operator: &Operator, alert: &str, whether: bool) -> Result<(), Failed> 
     })
 }
 
-/// The dashboard's expressions with their panel titles, as Grafana evaluates them.
+/// Returns the dashboard's expressions as Grafana evaluates them, each with its panel's title.
 fn expressions(dashboard: &Value) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for panel in dashboard["panels"].as_array().into_iter().flatten() {
@@ -293,12 +293,12 @@ fn scraped() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Checks all panels after every kind of event has happened.
+/// Checks that all panels have data, after every kind of event has happened.
 fn every_panel_has_data(operator: &Operator) -> Result<(), Failed> {
     let dashboard: Value = serde_json::from_str(&read("netpolicy-host.json")?)?;
     let expressions = expressions(&dashboard);
     assert!(expressions.len() > 30, "{expressions:?}");
-    // A standing proof has no results in its first minutes; `proven/` tests its metrics.
+    // A service with a `holdback` has no proof in the first minutes; `proven/` tests those metrics.
     for (title, expression) in expressions.into_iter().filter(|(_, text)| !text.contains("netpolicy_proof")) {
         waited_for(&format!("data of panel `{title}`: {expression}"), || {
             Ok((!asked(operator, &expression)?.is_empty()).then_some(()))

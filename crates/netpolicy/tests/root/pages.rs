@@ -37,10 +37,10 @@ use testkit::operator::waited_for;
 use testkit::scratch::Scratch;
 use testkit::{Need, test};
 
-/// How often a page is played until its output matches.
+/// How often to run a page's commands until the output matches.
 const PLAYS_MAX: u32 = 4;
 
-/// The niceness of the server and its client, relative to other load.
+/// The niceness of the server and its client, so that they run before other load.
 const FIRST: i32 = -19;
 
 /// The time limit of a command on a page.
@@ -55,8 +55,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(60);
 /// The interval between checks whether a command has ended.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Isolates the stage: mounts sysfs of its network namespace, and temporary directories over the places where
-/// netpolicy keeps files. `$0` is a scratch directory.
+/// Isolates the commands of a page: mounts sysfs for their network namespace, and temporary directories over
+/// the places where netpolicy keeps files. `$0` is a scratch directory.
 pub(crate) const OWN_FILES: &str = "set -e
 mkdir $0/sys $0/etc
 mount -t sysfs sysfs $0/sys
@@ -71,7 +71,7 @@ mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/netpolicy
 ";
 
-/// The server's device, renamed as on a typical server.
+/// Commands that rename the server's device to a typical name.
 const ETH0: &str = "ip link set veth-server down
 ip link set veth-server name eth0
 ip link set eth0 up
@@ -81,7 +81,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     let docs = repository().join("docs");
     let pages = ["tutorial", "howto"].map(|folder| markdown_below(&docs.join(folder)));
     let readme = repository().join("README.md");
-    // Pages without a session have separate tests (container, Prometheus, packages).
+    // Skip pages without a console session: they have separate tests (container, Prometheus, packages).
     let has_session =
         |page: &PathBuf| std::fs::read_to_string(page).is_ok_and(|text| text.contains("```console"));
     let mut trials: Vec<Trial> =
@@ -90,7 +90,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     trials
 }
 
-/// Tests output that matches a page, and output that does not.
+/// Tests that output that matches a page is accepted, and that other output is not.
 fn differences_are_found() -> Result<(), Failed> {
     let of = |text: &str| lines(text);
     for (shown, said, agree) in [
@@ -128,7 +128,7 @@ fn trial(path: PathBuf) -> Trial {
     test(format!("pages/{name}_does_what_it_shows"), &needs, move || play_often(&path, &text))
 }
 
-/// The additional needs of a page.
+/// Returns the additional need with this name.
 fn need(name: &str) -> Need {
     match name {
         "gact" => Need::GACT,
@@ -140,14 +140,14 @@ fn need(name: &str) -> Need {
     }
 }
 
-/// Returns the value of a word in the stage's comment.
+/// Returns the value of a word in a page's `<!-- stage: -->` comment.
 fn words<'t>(text: &'t str, word: &str) -> Option<&'t str> {
     let (_, rest) = text.split_once("<!-- stage:")?;
     let (stage, _) = rest.split_once("-->")?;
     stage.split_whitespace().find_map(|pair| pair.strip_prefix(word)?.strip_prefix('='))
 }
 
-/// Plays a page until its output matches. Whether a mode is engaged depends on when the server gets its CPU,
+/// Runs a page until its output matches. Whether a mode is engaged depends on when the server gets CPU time,
 /// and thus on other load.
 fn play_often(path: &Path, text: &str) -> Result<(), Failed> {
     let mut played = play(path, text);
@@ -160,7 +160,7 @@ fn play_often(path: &Path, text: &str) -> Result<(), Failed> {
     played
 }
 
-/// Runs a page from the first block to the last.
+/// Runs a page's blocks in order.
 fn play(path: &Path, text: &str) -> Result<(), Failed> {
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     if !text.contains("<!-- stage:") {
@@ -181,14 +181,14 @@ fn play(path: &Path, text: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The place where a page is played. Dropping it removes everything in it.
+/// The hosts and files on which a page's commands run. Dropping it removes all of them.
 struct Stage {
-    /// The process whose namespaces are the stage's.
+    /// The process that holds the stage's namespaces.
     holder: Group,
     background: Vec<Group>,
-    /// The page's pids and ids, with the actual ones for each.
+    /// Maps the pids and ids on the page to the actual ones.
     here: BTreeMap<String, String>,
-    /// The client and the server with their hosts, in the order in which they are stopped.
+    /// The client's load and the server with its hosts. They are stopped in this order.
     load: Option<Group>,
     server: Option<(Memcached, Lab)>,
     scratch: Scratch,
@@ -206,7 +206,7 @@ impl Stage {
             (None, format!("{OWN_FILES}ip link set lo up\n"))
         } else {
             let lab = Lab::new(&LabOptions::with_queues(queues))?;
-            // A single thread has the last CPU to itself; the client uses CPU 0.
+            // A server with a single thread has the last CPU to itself; the client uses CPU 0.
             let cpus = if threads > 1 { CpuSet::new() } else { [last_cpu()?].into_iter().collect() };
             let options = MemcachedOptions { threads: threads.max(1), cpus, ..MemcachedOptions::default() };
             let memcached = lab.start_memcached(&options)?;
@@ -236,7 +236,7 @@ impl Stage {
                 return Err(format!("`{}`: {}", before.0, group.said()?).into());
             }
         }
-        // From here on, the device has NAPIs.
+        // The page's setup is complete, so the device has NAPIs from here on.
         if let Some((_, lab)) = stage.server.as_ref().filter(|_| connections > 0) {
             stage.load = Some(client(lab, connections, &stage.scratch)?);
         }
@@ -251,7 +251,7 @@ impl Stage {
             let mut group = Group::of(&mut self.command(&command), &self.scratch.path("said"))?;
             let code = group.ends(COMMAND_WITHIN)?;
             let said = group.said()?;
-            // On a busy machine, a goal may be missed, and doctor reports that.
+            // On a busy machine, the service may miss its goal, which doctor reports with exit code 3.
             let finds_more = step.code == 0 && code == Some(3) && command.starts_with("netpolicy doctor");
             if code != Some(step.code) && !finds_more {
                 return Err(format!("`{command}` ended with {code:?}, not {}:\n{said}", step.code).into());
@@ -301,7 +301,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Interrupts the last background command, and compares its output.
+    /// Interrupts the last background command, and compares what it prints with the block.
     fn interrupts(&mut self, block: &Block) -> Result<(), Failed> {
         let mut group = self.background.pop().ok_or("no background command is running")?;
         let before = lines(&group.said()?).len();
@@ -328,7 +328,7 @@ impl Stage {
         group.ends(ENDS_WITHIN).map(drop)
     }
 
-    /// Creates a command for a line, on the stage.
+    /// Creates the command that runs a line in the stage's namespaces.
     fn command(&self, line: &str) -> Command {
         let program = Path::new(env!("CARGO_BIN_EXE_netpolicy"));
         let path = std::env::var("PATH").unwrap_or_default();
@@ -345,10 +345,10 @@ impl Stage {
         command
     }
 
-    /// Replaces the page's pids and ids in a line by the actual ones.
+    /// Replaces the page's pids and ids in a line with the actual ones.
     fn as_here(&self, line: &str) -> String {
         let mut line = line.to_owned();
-        // Replace the longest words first: they may contain a pid.
+        // Replace the longest words first, because they may contain a shorter one.
         let mut words: Vec<_> = self.here.iter().collect();
         words.sort_by_key(|(page, _)| std::cmp::Reverse(page.len()));
         for (page, here) in words {
@@ -394,20 +394,20 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // Stop processes that may hold settings first, then those that own the devices.
+        // First stop processes that may hold settings, then those that own the devices.
         for group in self.background.drain(..) {
             group.signal(Signal::INT);
             drop(group);
         }
-        // Processes that a command left behind, such as the guard of a confirmed trial, share the stage's
-        // mount namespace.
+        // Kill processes that a command left behind, such as the guard process of a confirmed trial. They
+        // share the stage's mount namespace.
         for pid in in_mount_namespace_of(self.holder.child.id()) {
             let _ = kill_process(pid, Signal::KILL);
         }
     }
 }
 
-/// Gives all threads of a process the preferred niceness.
+/// Gives all threads of a process the niceness `FIRST`.
 fn goes_first(pid: model::Pid) -> Result<(), Failed> {
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let tid = task?.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
@@ -416,7 +416,7 @@ fn goes_first(pid: model::Pid) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The processes in the private mount namespace of a process, including itself.
+/// Returns the processes in the private mount namespace of a process, including that process.
 fn in_mount_namespace_of(holder: u32) -> Vec<Pid> {
     let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
     let theirs = namespace(&holder.to_string());
@@ -430,7 +430,7 @@ fn in_mount_namespace_of(holder: u32) -> Vec<Pid> {
     pids.filter_map(|name| name.parse().ok().and_then(Pid::from_raw)).collect()
 }
 
-/// A client that keeps connections to the server busy until it is dropped.
+/// Starts a client that keeps connections to the server busy until the client is dropped.
 fn client(lab: &Lab, connections: u32, scratch: &Scratch) -> Result<Group, Failed> {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net={}", lab.client_path().display())).args([
@@ -453,19 +453,20 @@ struct Group {
 }
 
 impl Group {
-    /// Starts a command with its output in a file.
+    /// Starts a command whose output goes to a file.
     fn of(command: &mut Command, words: &Path) -> Result<Self, Failed> {
         let file = File::create(words)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
         Ok(Self { child: command.spawn()?, words: words.to_owned() })
     }
 
-    /// The output so far.
+    /// Returns the command's output so far.
     fn said(&self) -> Result<String, Failed> {
         Ok(std::fs::read_to_string(&self.words)?)
     }
 
-    /// Gives the process and its future children the niceness of the server and its client.
+    /// Gives the process group, and the children that it starts later, the niceness of the server and its
+    /// client.
     fn goes_first(&self) -> Result<(), Failed> {
         let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         Ok(setpriority_pgrp(group, FIRST)?)
@@ -515,7 +516,7 @@ struct Step {
     shows: Vec<String>,
 }
 
-/// The prefix of a comment that tells the exit code of a command.
+/// The prefix of a comment on the page that gives a command's exit code.
 const ENDS_WITH: &str = "# ends with ";
 
 fn steps(block: &Block) -> Result<Vec<Step>, Failed> {
@@ -539,24 +540,25 @@ fn steps(block: &Block) -> Result<Vec<Step>, Failed> {
     Ok(steps)
 }
 
-/// Matches any text; alone on a line, it matches any lines.
+/// The mark that stands for any text; on a line without other text, it stands for any number of lines.
 const ANY: &str = "…";
 
 /// The minimum number of digits of a pid or an id.
 const PID_DIGITS: usize = 3;
 
-/// Words before a number that differs between machines.
+/// Text before a number that differs between machines.
 const VARIES_BEHIND: [&str; 10] =
     ["task ", "[", "pid:", "/proc/", "/fd/", "napi ", "attach ", "memcached ", "irq ", "process "];
 
-/// Words after such a number.
+/// Text after a number that differs between machines.
 const VARIES_BEFORE: [&str; 4] = ["/s", " %", "?", " packets"];
 
 fn lines(said: &str) -> Vec<String> {
     said.lines().map(str::to_owned).collect()
 }
 
-/// Pairs each shown line with the printed line that matches it; `None` if the output does not match.
+/// Pairs each line on the page with the printed line that matches it. Returns `None` if the output does not
+/// match.
 fn pairs(shown: &[String], said: &[String]) -> Option<Vec<(String, String)>> {
     let Some((first, rest)) = shown.split_first() else {
         return said.iter().all(|line| line.trim().is_empty()).then(Vec::new);
@@ -573,14 +575,14 @@ fn pairs(shown: &[String], said: &[String]) -> Option<Vec<(String, String)>> {
     Some(found)
 }
 
-/// Whether a printed line matches a shown one, which may contain `…`.
+/// Returns whether a printed line matches a line on the page, which may contain `…`.
 fn is_like(shown: &str, said: &str) -> bool {
     let Some((before, after)) = shown.split_once(ANY) else { return shown == said };
     let Some(rest) = said.strip_prefix(before) else { return false };
     after.is_empty() || (0..=rest.len()).any(|at| rest.is_char_boundary(at) && is_like(after, &rest[at..]))
 }
 
-/// Normalises a line: single spaces, and `#` for numbers that differ between machines.
+/// Normalises a line: collapses spaces, and replaces numbers that differ between machines with `#`.
 fn plain(line: &str) -> String {
     let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut text = String::new();
@@ -598,7 +600,7 @@ fn plain(line: &str) -> String {
     text + rest
 }
 
-/// The numbers in a word.
+/// Returns the numbers in a word.
 fn numbers(word: &str) -> Vec<String> {
     word.split(|c: char| !c.is_ascii_digit()).filter(|number| !number.is_empty()).map(str::to_owned).collect()
 }

@@ -1,5 +1,5 @@
-//! Tests servers in other network namespaces, such as those of pods. They are detected when they listen, and
-//! set at their first connection.
+//! Tests servers in other network namespaces, such as those of pods. The daemon detects a server when it
+//! listens, and sets it at its first connection.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -15,7 +15,7 @@ use testkit::{Need, repeated, test};
 
 use crate::stacks::kind;
 
-/// Not memcached's default port, which other servers on the machine may use.
+/// A port other than memcached's default, which other servers on the machine may use.
 const PORT: u16 = 11_977;
 const POD: &str = "192.0.2.3";
 
@@ -77,7 +77,7 @@ impl Pod {
         self.serves_by(program, &format!("-U 0 -p {PORT}"))
     }
 
-    /// Starts the pod's server with these ports.
+    /// Starts the pod's server with these port options.
     fn serves_by(&mut self, program: &str, ports: &str) -> Result<Pid, Failed> {
         let memcached = format!("{program} -u root -t 1 -l {POD} {ports}");
         self.0.push(self.inside(&memcached).spawn()?);
@@ -107,7 +107,7 @@ fn connected(operator: &Operator) -> Result<TcpStream, Failed> {
     if answer.starts_with("VERSION") { Ok(connection.into_inner()) } else { Err(answer.into()) }
 }
 
-/// How many of a process's epolls prefer busy polling.
+/// Returns how many of a process's epolls prefer busy polling.
 fn polling(operator: &Operator, pid: Pid) -> Result<usize, Failed> {
     let host = observe(operator.lab.server(), &Processes::Only(vec![pid]))?;
     let process = host.process(pid).ok_or("the server is not observed")?;
@@ -118,13 +118,14 @@ fn polling(operator: &Operator, pid: Pid) -> Result<usize, Failed> {
         .count())
 }
 
-/// The number of events of this kind that the daemon has received.
+/// Returns the number of events of this kind that the daemon has received.
 fn events(operator: &Operator, kind: &str) -> Result<u64, Failed> {
     let status: Value = serde_json::from_str(&operator.runs(&["-o", "json", "status"], 0)?.data)?;
     Ok(status["data"]["counters"]["events"][kind].as_u64().unwrap_or(0))
 }
 
-/// A scan of the new process's epolls may find its first connection before the event does.
+/// Tests a match by port. A scan of the new process's epolls may find its first connection before the event
+/// reports it.
 fn by_port() -> Result<(), Failed> {
     let operator = Operator::new("pod-port", 1)?;
     let mut pod = Pod::new(&operator)?;
@@ -134,7 +135,7 @@ fn by_port() -> Result<(), Failed> {
     let daemon = at_work(&operator, &policy)?;
     let pid = pod.serves("memcached")?;
     waited_for("the event of its listener", || Ok((events(&operator, "listener")? > 0).then_some(())))?;
-    // The process's NAPI is not known yet. netpolicy must not take the NIC's queue for the pod's own.
+    // The process's NAPI is not known yet. netpolicy must not mistake the NIC's queue for a queue of the pod.
     assert_eq!((polling(&operator, pid)?, flushes(&operator.devices()?)), (0, vec![0]));
     let client = connected(&operator)?;
     waited_for("its epolls", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
@@ -157,7 +158,7 @@ fn by_port() -> Result<(), Failed> {
 fn by_pattern() -> Result<(), Failed> {
     let operator = Operator::new("pod-pattern", 1)?;
     let mut pod = Pod::new(&operator)?;
-    // With a glob, BPF has neither a port nor a name to compare.
+    // If the section has a glob, BPF has neither a port nor a name to compare.
     let policy =
         "[service.pod]\nmatch = { exe = \"np-pod-cach?\" }\npolicy = \"latency\"\ndelivery = \"suspend20\"\n";
     let program = operator.state().with_file_name("np-pod-cache");
@@ -173,7 +174,7 @@ fn by_pattern() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Sends a UDP request and receives its answer: a version command with memcached's frame header.
+/// Sends a memcached version request by UDP, with memcached's frame header, and receives the answer.
 fn asked_by_datagram(operator: &Operator) -> Result<(), Failed> {
     const REQUEST: &[u8] = b"\0\x01\0\0\0\x01\0\0version\r\n";
     waited_for("an answer by UDP", || {
@@ -188,8 +189,8 @@ fn asked_by_datagram(operator: &Operator) -> Result<(), Failed> {
     })
 }
 
-/// The daemon also scans a young process's epolls, and a scan may find the first datagram before the event
-/// does.
+/// Tests a match by UDP port. The daemon also scans a new process's epolls, and the scan may find the first
+/// datagram before the event reports it.
 fn by_udp() -> Result<(), Failed> {
     const ATTEMPTS_MAX: usize = 5;
     for attempt in 1..=ATTEMPTS_MAX {

@@ -1,5 +1,5 @@
-//! Tests services with a `holdback`: in a lab, the daemon withdraws the policy of a real memcached in short
-//! windows.
+//! Tests services with a `holdback`: in a lab, the daemon withdraws the policy of a real memcached for short
+//! windows and measures the difference.
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
@@ -16,11 +16,11 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![test("proven/a_policy_is_withdrawn_now_and_then_and_what_it_does_is_counted", NEEDS, proven)]
 }
 
-/// A policy that makes packets wait for two milliseconds; the proof shows that it is harmful.
+/// A policy that makes packets wait for two milliseconds, which the measurement shows to be harmful.
 const POLICY: &str =
     "[service.cache]\nmatch = { port = 11211 }\ndelivery = \"defer:2ms\"\nholdback = \"10%\"\n";
 
-/// The timeouts that the policy sets.
+/// The `gro-flush-timeout` values that the policy sets.
 const TWO_MS: [u64; 1] = [2_000_000];
 
 /// Returns the proof in the daemon's status.
@@ -78,7 +78,7 @@ fn proven() -> Result<(), Failed> {
             words.contains("service cache: its proof: p50 +") && words.contains(" pairs over "),
             "{words}"
         );
-        // No transaction of the episode stays in the journal.
+        // The transactions of the measurement do not stay in the journal.
         let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
         let all = history["data"]["transactions"].as_array().ok_or("transactions")?;
         let withdrawn = all.iter().filter(|one| one.to_string().contains("standing proof"));
@@ -95,7 +95,7 @@ fn proven() -> Result<(), Failed> {
     Ok(())
 }
 
-/// With `on_reversed = "rollback"`, the next episode ends the policy until the daemon is told to reload.
+/// With `on_reversed = "rollback"`, the next measurement ends the policy until the daemon is told to reload.
 fn rolled_back(operator: &Operator, in_force: impl Fn() -> Result<Option<()>, Failed>) -> Result<(), Failed> {
     let path = operator.state().join("proofs.json");
     let mut stored: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
@@ -125,7 +125,7 @@ fn rolled_back(operator: &Operator, in_force: impl Fn() -> Result<Option<()>, Fa
         page.contains("p50 of service cache with its policy") && page.contains("class=\"band\""),
         "{page}"
     );
-    // The next daemon keeps the rollback; a reload ends it.
+    // The next daemon keeps the policy rolled back; a reload puts it in force again.
     let daemon = at_work(operator, &policy)?;
     waited_for("the finding again", || finding(operator, "proof-rolled-back"))?;
     gone()?.ok_or("the policy stays rolled back")?;
@@ -140,8 +140,8 @@ fn no_finding(operator: &Operator) -> Result<Option<()>, Failed> {
     Ok(finding(operator, "proof-rolled-back")?.is_none().then_some(()))
 }
 
-/// A section that only wants a report gets its policy back. When the earlier section returns, the rollback
-/// does not.
+/// A section that only requests a report gets its policy back. When the earlier section returns, its policy
+/// is not rolled back again.
 fn by_report(
     operator: &Operator,
     rolls_back: &str,

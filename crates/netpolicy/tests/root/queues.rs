@@ -1,5 +1,5 @@
-//! Tests queues for the requests of sockets and tasks, on simulated NICs (netdevsim) that obey ntuple rules
-//! and RSS contexts. Packets are sent, and each socket's NAPI shows on which queue they arrived.
+//! Tests queues for the requests of sockets and tasks, on simulated NICs (netdevsim) that follow ntuple rules
+//! and RSS contexts. The tests send packets, and each socket's NAPI shows on which queue they arrived.
 #![expect(
     clippy::print_stderr,
     reason = "the figures of docs/measurements/guests.md; what a test prints on stdout divides its line"
@@ -30,7 +30,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 const NEAR: &str = "near0";
 const QUEUES: u32 = 8;
-/// The port of the server on the near host, and of the one on the far host.
+/// The ports of the server on the near host and of the server on the far host.
 const PORTS: [u16; 2] = [7_000, 9_000];
 /// The number of connections to each server.
 const CONNECTIONS: usize = 6;
@@ -92,15 +92,16 @@ const MIX: &str = "[device.near0]\npolicy = \"mix\"\n";
 struct Nics {
     simulated: Simulated,
     operator: Operator,
-    /// Serves the far client.
+    /// The near host's server, to which the far client connects.
     server: Subject,
-    /// Connected to the far server.
+    /// The near host's client, which connects to the far server.
     client: Subject,
     far_client: Subject,
     _far_server: Subject,
 }
 
-/// The numbers of the two NICs. Dropping this removes them; it must be dropped before their namespaces.
+/// The device numbers of the two NICs. Dropping this removes them; it must be dropped before their
+/// namespaces.
 struct Simulated([u32; 2]);
 
 impl Drop for Simulated {
@@ -127,7 +128,7 @@ impl Nics {
             let there =
                 format!("nsenter --net=/proc/{}/fd/{}", std::process::id(), netns.as_fd().as_raw_fd());
             let inside = |command: &str| run(&format!("{there} {command}"));
-            // Read /proc/net: sysfs shows the devices of the namespace in which it was mounted.
+            // Read /proc/net, because sysfs shows the devices of the namespace in which it was mounted.
             let listed = inside("cat /proc/net/dev")?;
             let mut names = listed.lines().filter_map(|line| Some(line.split_once(':')?.0.trim()));
             let made = names.rfind(|name| name.starts_with("eth")).ok_or("no device was created")?;
@@ -185,7 +186,7 @@ impl Nics {
         self.operator.devices()?.device_named(NEAR).cloned().ok_or_else(|| "no near0".into())
     }
 
-    /// The queues on which the last packets of the server's and of the client's connections arrived.
+    /// Returns the queues on which the last packets of the server's and of the client's connections arrived.
     fn queues(&mut self) -> Result<[Vec<u32>; 2], Failed> {
         self.exchange()?;
         let near = self.near()?;
@@ -205,7 +206,7 @@ impl Nics {
         Ok([server, client])
     }
 
-    /// The number of packets that each queue has received, from `ethtool -S`.
+    /// Returns the number of packets that each queue has received, from `ethtool -S`.
     fn packets(&self) -> Result<Vec<u64>, Failed> {
         let listed = self.operator.inside(&format!("ethtool -S {NEAR}"))?;
         let counts =
@@ -213,8 +214,8 @@ impl Nics {
         Ok(counts.map(str::parse).collect::<Result<_, _>>()?)
     }
 
-    /// The queues of the rules for the server's port and for the client's connections, and the number of
-    /// connections with a rule.
+    /// Returns the queues of the rules for the server's port and for the client's connections, and the number
+    /// of connections with a rule.
     fn steered(&self) -> Result<(Option<QueueSpan>, Option<QueueSpan>, usize), Failed> {
         let near = self.near()?;
         let span = |to: SteerTo| match to {
@@ -265,13 +266,13 @@ impl Nics {
             .sum();
         let all: u64 = before.iter().zip(&after).map(|(before, after)| after - before).sum();
         assert!(all >= 16 * CONNECTIONS as u64, "{before:?} {after:?}");
-        // A few other packets arrive, for example of neighbour discovery.
+        // A few unrelated packets arrive, such as those of neighbour discovery.
         assert!(elsewhere <= 8, "{elsewhere} of {all} packets elsewhere: {before:?} {after:?}");
         Ok(())
     }
 }
 
-/// The requests of a process's TCP sockets, as the kernel would list them.
+/// Returns the requests of a process's TCP sockets, as the kernel would list them.
 fn requests(process: &Process, policy: PolicyName) -> impl Iterator<Item = AppRequest> {
     let tcp = process
         .sockets
@@ -324,8 +325,8 @@ fn sockets() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The table has room for only some of the rules. The added rules are removed again, and the error gives the
-/// reason.
+/// Tests a table that has room for only some of the rules: netpolicy removes the rules that it added, and the
+/// error gives the reason.
 fn full_table() -> Result<(), Failed> {
     const ROOM: &str = "3";
     let nics = Nics::new("queues-full")?;
@@ -344,7 +345,7 @@ fn full_table() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Kills `netpolicy apply` at moments spread over its work.
+/// Tests kills of `netpolicy apply` at moments spread over its work.
 fn services_and_kills() -> Result<(), Failed> {
     const KILLS: u64 = 12;
     let mut nics = Nics::new("queues-kills")?;
@@ -374,7 +375,7 @@ fn services_and_kills() -> Result<(), Failed> {
         apply.kill()?;
         apply.wait()?;
         unfinished += usize::from(nics.near()? != before);
-        // The rollback's exit code only tells whether there was a transaction, so ignore it.
+        // Ignore the rollback's exit code, which only tells whether there was a transaction.
         nics.operator.netpolicy(&["rollback"]).output()?;
         assert_eq!(nics.near()?, before, "kill {kill}");
     }

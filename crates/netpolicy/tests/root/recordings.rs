@@ -12,7 +12,8 @@ use testkit::operator::{Operator, somebody_else_sets};
 use testkit::programs::netpolicy;
 use testkit::{Need, repeated, test};
 
-/// Processes of other tests may begin or end between a recording and a command; `repeated` tolerates that.
+/// Processes of other tests may begin or end between a recording and a command, so `repeated` retries a
+/// failed test.
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Suspension, Need::Memcached];
     vec![
@@ -65,12 +66,13 @@ fn compare(operator: &Operator, when: &str, pid: u32) -> Result<(), Failed> {
     let pid = pid.to_string();
     let more: [&[&str]; 2] = [&["show", "--processes", &pid], &["show", "--processes", "1,4194303"]];
     for arguments in COMMANDS.into_iter().chain(more) {
-        // The recording has no counts, so `doctor` must not count on the host.
+        // The recording has no counts, so `doctor` must not count on the host either.
         let uncounted: &[&str] = if arguments.contains(&"doctor") { &["--seconds", "0"] } else { &[] };
         let there = output(&mut operator.netpolicy(&[arguments, uncounted].concat()))?;
         let here = from_file(arguments, &file)?;
         if there.1.contains("gone: there is no process") {
-            // The recording's output must also name a process that was missing on the host.
+            // Here, the command named a process that does not exist on the host; the recording's output must
+            // say that, too.
             assert!(here.1.contains("it is not in the recording"), "{here:?}");
             continue;
         }
@@ -120,7 +122,7 @@ fn texts(value: &Value, at: &str, found: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Maps each text that differs between two recordings, and the addresses in it, to its replacement.
+/// Maps each text that differs between two recordings, and each address in such a text, to its replacement.
 fn replacements(plain: &Value, redacted: &Value) -> BTreeMap<String, String> {
     let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
     texts(plain, "", &mut before);
@@ -175,7 +177,7 @@ fn pseudonyms() -> Result<(), Failed> {
     assert_eq!((&plain["redacted"], &redacted["redacted"]), (&false.into(), &true.into()));
     assert_eq!(redacted["made"]["left_out"], serde_json::json!([]));
 
-    // None of the host's names and addresses is left.
+    // The redacted recording contains none of the host's names and addresses.
     let mut names = vec![
         rustix::system::uname().nodename().to_string_lossy().into_owned(),
         "blackbird".to_owned(),
@@ -213,10 +215,10 @@ fn pseudonyms() -> Result<(), Failed> {
     let again: Value = serde_json::from_str(&again)?;
     assert_eq!(again["host"]["processes"], redacted["host"]["processes"]);
 
-    // With each name replaced, the output is the same.
+    // Once each name is replaced, the output is the same.
     let all = replacements(&plain, &redacted);
-    // Exclude commands whose output depends on names: a shipped recipe mentions memcached, and a misspelt
-    // name resembles no pseudonym.
+    // Exclude commands whose output depends on names: a shipped recipe mentions memcached, and the misspelt
+    // name resembles a real name but no pseudonym.
     let differs = |arguments: &[&str]| arguments.contains(&"latency") || arguments.contains(&"blackbyrd");
     for arguments in COMMANDS.into_iter().filter(|arguments| !differs(arguments)) {
         let there = from_file(arguments, &plain_file)?;

@@ -22,7 +22,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Returns the findings of `doctor` on the settings, without counting.
+/// Returns the findings of `doctor` on the settings; nothing is counted.
 fn findings(operator: &Operator, code: i32) -> Result<Vec<Finding>, Failed> {
     let said = operator.runs(&["-o", "json", "doctor", "--seconds", "0"], code)?;
     let document: serde_json::Value = serde_json::from_str(&said.data)?;
@@ -103,7 +103,7 @@ fn other_end() -> Result<(), Failed> {
     let file = words[1].strip_prefix("--net=").ok_or("a namespace")?;
     assert_eq!(Netns::at(std::path::Path::new(file))?.id(), operator.lab.client().id());
     typed(&command)?;
-    // The old connection has received no packet since then, so there is nothing left to fix.
+    // The old connection has received no packet since then, so `doctor` has no remedy for it.
     assert_eq!(remedy(&findings(&operator, 3)?, "packets-on-no-napi")?, None);
     asked(&mut stream)?;
     assert!(!findings(&operator, 3)?.iter().any(|finding| finding.rule == "packets-on-no-napi"));

@@ -52,7 +52,7 @@ fn ask(lab: &Lab, stop: &AtomicBool, every: Duration) -> Result<(), Failed> {
     })
 }
 
-/// Sends requests to memcached over one connection, each a moment after the previous answer. Without the
+/// Sends requests to memcached over one connection, each shortly after the previous answer. Without the
 /// pause, both ends would use a whole CPU.
 fn ask_in_turn(lab: &Lab, stop: &AtomicBool) -> Result<(), Failed> {
     const PAUSE: Duration = Duration::from_micros(300);
@@ -125,7 +125,7 @@ pub(crate) fn beside<T>(
     })
 }
 
-/// Returns the result of `body`, which runs while one client sends memcached requests, each after the
+/// Returns the result of `body`, which runs while one client sends memcached requests, each shortly after the
 /// previous answer.
 pub(crate) fn while_asked_in_turn<T>(
     operator: &Operator,
@@ -142,8 +142,8 @@ pub(crate) fn while_asked<T>(
     while_asked_every(operator, Duration::from_millis(8), body)
 }
 
-/// Returns the result of `body`, which runs while connections send a request at this interval, or as soon as
-/// a slower answer has arrived.
+/// Returns the result of `body`, which runs while connections send a request at this interval, or later if
+/// the previous answer takes longer.
 pub(crate) fn while_asked_every<T>(
     operator: &Operator,
     every: Duration,

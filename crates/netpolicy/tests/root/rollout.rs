@@ -10,17 +10,18 @@ use testkit::programs::netpolicy;
 use testkit::scratch::Scratch;
 use testkit::{Need, test, unpacked};
 
-/// The version of Kubernetes for which helm renders.
+/// The Kubernetes version for which helm renders the manifests.
 const RENDERED_FOR: &str = "1.33.0";
 
-/// Versions whose schemas the manifests must match: the first that the chart supports, and the newest.
+/// Kubernetes versions whose schemas the manifests must match: the first that the chart supports, and the
+/// newest.
 const KUBERNETES: [&str; 2] = ["1.30", "1.37"];
 
-/// Values files, with the manifests that they render to.
+/// Values files, each with the file of the manifests that helm renders from it.
 const RENDERED: [(Option<&str>, &str); 2] =
     [(None, "default.golden.yaml"), (Some("full.values.yaml"), "full.golden.yaml")];
 
-/// Values that are refused, with a part of the error message.
+/// Values that the chart refuses, each with a part of the error message.
 const REFUSED: [(&[&str], &str); 9] = [
     (&["metrics.podMonitor.enabled=true"], "metrics.proxy.image"),
     (&["metrics.proxy.image=proxy"], "metrics.proxy needs metrics.port"),
@@ -160,7 +161,7 @@ fn accepted() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Copies the collection to a place where Ansible looks for it.
+/// Copies the collection to a directory where Ansible looks for it.
 fn collection(scratch: &Scratch) -> Result<PathBuf, Failed> {
     let place = scratch.path("ansible_collections/netpolicy");
     std::fs::create_dir_all(&place)?;
@@ -183,7 +184,7 @@ fn linted() -> Result<(), Failed> {
         command.args(["--type", "module", "--json", &format!("netpolicy.netpolicy.{module}")]);
         command.env("ANSIBLE_COLLECTIONS_PATH", scratch.path("")).env("ANSIBLE_HOME", scratch.path("home"));
         let (data, words) = ended(&mut command, 0)?;
-        // The second option is in the fragment that both modules share.
+        // `state_dir` is in the documentation fragment that both modules share.
         assert!(data.contains("short_description") && data.contains("state_dir"), "{words}");
     }
     Ok(())

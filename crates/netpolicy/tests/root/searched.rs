@@ -1,5 +1,5 @@
-//! Tests services with a goal: in a lab, the daemon tries the ladder of a real memcached that misses its
-//! goal.
+//! Tests services with a goal: in a lab, the daemon tries the modes of the ladder on a real memcached that
+//! misses its goal.
 
 use std::time::Duration;
 
@@ -30,15 +30,15 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A ladder with a harmful mode, and a mode that exceeds the budget on any kernel.
+/// Recipes with a ladder of two modes: a harmful one, and one that exceeds the budget on any kernel.
 const HURTS: &str = "[[ladder.latency]]\nvalue = \"defer:400us\"\nwhy = \"a test\"\n\
                      [[ladder.latency]]\nvalue = \"threaded-busy\"\nwhy = \"a test\"\n";
 
-/// A policy whose mode makes packets wait for two milliseconds, and a ladder with a mode that does not.
+/// Recipes whose mode makes packets wait for two milliseconds, with a ladder of one mode that does not.
 const HELPS: &str = "[driver.veth.latency.delivery]\nvalue = \"defer:2ms\"\n\
                      [[ladder.latency]]\nvalue = \"interrupt\"\nwhy = \"no timer delays a response\"\n";
 
-/// A policy file for a service on memcached's port with this goal.
+/// Returns a policy file for a service on memcached's port with this goal.
 fn policy(goal: &str) -> String {
     format!(
         "[daemon]\nsample = \"900ms\"\n[service.cache]\nmatch = {{ port = 11211 }}\npolicy = \"latency\"\n\
@@ -46,7 +46,7 @@ fn policy(goal: &str) -> String {
     )
 }
 
-/// The same policy file with a separate guard.
+/// Returns the same policy file with a separate guard.
 fn guarded(goal: &str) -> String {
     policy(goal) + "guard = { cpu = \"+1000%\", within = \"40s\" }\n"
 }
@@ -66,7 +66,7 @@ pub(crate) fn status(operator: &Operator) -> Result<Value, Failed> {
     Ok(said["data"].clone())
 }
 
-/// Returns the part of the daemon's status on the service.
+/// Returns the daemon's status of the service.
 fn service(operator: &Operator) -> Result<Value, Failed> {
     let said = status(operator)?;
     let all = said["requests"].as_array().cloned().unwrap_or_default();
@@ -81,7 +81,7 @@ pub(crate) fn finding(operator: &Operator, rule: &str) -> Result<Option<Value>, 
     Ok(findings.into_iter().find(|finding| finding["rule"] == rule))
 }
 
-/// The number of transactions.
+/// Returns the number of transactions.
 fn transactions(operator: &Operator) -> Result<usize, Failed> {
     let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
     Ok(history["data"]["transactions"].as_array().map_or(0, Vec::len))
@@ -101,7 +101,7 @@ fn exhausted() -> Result<(), Failed> {
         assert_eq!(operator.devices()?.devices, before, "the tried modes are undone");
         let search = service(&operator)?["search"].clone();
         let tries = search["tries_today"].as_u64().ok_or("tries")?;
-        // A try that a busy machine left undecided is repeated, within the limit.
+        // On a busy machine, a try may be undecided; the daemon then repeats it, within the daily limit.
         assert!((1..=6).contains(&tries) && search["tries_a_day"] == 6, "{search}");
         assert_eq!(search["found"], Value::Null, "{search}");
         let tried = search["tried"].as_array().ok_or("tried")?;
@@ -110,7 +110,8 @@ fn exhausted() -> Result<(), Failed> {
         assert!(log.contains("defer400 is tried in place of interrupt, 1 of 6 tries a day"), "{log}");
         assert_eq!(daemon.terminated()?, Some(0));
         assert_eq!(operator.devices()?.devices, before);
-        // Tries of earlier daemons count; modes that those daemons rolled back are not tried again.
+        // The next daemon counts the tries of earlier daemons, and does not try again the modes that they
+        // rolled back.
         let count = transactions(&operator)?;
         let daemon = at_work(&operator, &guarded("p99 = \"1us\", for = \"10s\", on_missed = \"search\""))?;
         waited_long_for("the same again", || finding(&operator, "search-exhausted"))?;
@@ -130,7 +131,8 @@ fn found() -> Result<(), Failed> {
     requests::while_asked(&operator, || {
         let daemon = at_work(&operator, &missed)?;
         waited_for("the policy's own mode", || Ok((flushes(&operator.devices()?) == TWO_MS).then_some(())))?;
-        // If the machine stalls during a try, there is no verdict; the operator may request another try.
+        // If the machine stalls during a try, there is no verdict; the operator can request another try with
+        // SIGHUP.
         let hang_up = || -> Result<(), Failed> {
             let pid = i32::try_from(daemon.child.id()).ok().and_then(rustix::process::Pid::from_raw);
             Ok(rustix::process::kill_process(pid.ok_or("pid")?, rustix::process::Signal::HUP)?)
@@ -150,7 +152,7 @@ fn found() -> Result<(), Failed> {
         assert!(said["delivery"] == "interrupt" && said["search"]["found"] == "interrupt", "{said}");
         let verdicts = operator.runs(&["history"], 0)?;
         assert!(verdicts.data.contains("better: p50 "), "{}", verdicts.data);
-        // All commands plan with the mode that was found, and give the reason.
+        // All commands plan with the mode that the search found, and give the reason.
         let planned = operator.runs(&["plan"], 0)?;
         assert!(planned.words.contains("a search found it better than defer2000: p50 "), "{}", planned.words);
         let explained = operator.runs(&["explain", "cache"], 0)?;
@@ -206,7 +208,7 @@ fn reported() -> Result<(), Failed> {
     })
 }
 
-/// Stops the daemon (SIGSTOP) while the candidate is in force, so that it stays in force.
+/// Stops the daemon (SIGSTOP) while the candidate is in force, so that the candidate stays in force.
 fn stopped_in_the_middle(operator: &Operator, daemon: &Started) -> Result<(), Failed> {
     const TRIED: [u64; 1] = [400_000];
     // While the modes alternate, the candidate is in force for only a few hundred milliseconds at a time.
@@ -224,7 +226,7 @@ fn stopped_in_the_middle(operator: &Operator, daemon: &Started) -> Result<(), Fa
     .map_err(|failed| format!("{failed:?}: {}", operator.said().unwrap_or_default()).into())
 }
 
-/// The number of tries recorded with the journal.
+/// Returns the number of tries recorded next to the journal.
 fn tries_noted(operator: &Operator) -> Result<usize, Failed> {
     let noted: Value = serde_json::from_slice(&std::fs::read(operator.state().join("searches.json"))?)?;
     Ok(noted["services"]["service cache"]["begun"].as_array().map_or(0, Vec::len))
@@ -238,7 +240,7 @@ fn cut_short() -> Result<(), Failed> {
     let policy = guarded("p50 = \"1us\", for = \"10s\", on_missed = \"search\"");
     let policy = policy.replacen("[daemon]", "[daemon]\nsearches = 3", 1);
     let is_as_before = || Ok((operator.devices()?.devices == before).then_some(()));
-    // No candidate is in force, and the whole journal is readable.
+    // Checks that no candidate is in force, and that the whole journal is readable.
     let is_whole = || -> Result<(), Failed> {
         let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
         let history = &history["data"];
@@ -248,12 +250,12 @@ fn cut_short() -> Result<(), Failed> {
         Ok(())
     };
     requests::while_asked(&operator, || {
-        // The guard process restores the host without any other netpolicy.
+        // The guard process restores the host without the help of another netpolicy process.
         let mut daemon = at_work(&operator, &policy)?;
         stopped_in_the_middle(&operator, &daemon)?;
         assert_eq!(tries_noted(&operator)?, 1, "noted before the change is made");
-        // The guard must ignore SIGTERM and SIGHUP: systemd terminates the rest of a unit whose main process
-        // was killed, and `kill -HUP $(pidof netpolicy)` reaches all processes.
+        // The guard process must ignore SIGTERM and SIGHUP: systemd terminates the rest of a unit whose main
+        // process was killed, and `kill -HUP $(pidof netpolicy)` reaches all netpolicy processes.
         for guard in trial::guards(&operator)? {
             rustix::process::kill_process(guard, Signal::TERM)?;
             rustix::process::kill_process(guard, Signal::HUP)?;
@@ -265,7 +267,8 @@ fn cut_short() -> Result<(), Failed> {
             Ok(trial::guards(&operator)?.is_empty().then_some(()))
         })?;
         is_whole()?;
-        // If both are killed, the next daemon restores the host when it starts, before it measures.
+        // If the daemon and its guard process are both killed, the next daemon restores the host when it
+        // starts, before it measures.
         let mut daemon = at_work(&operator, &policy)?;
         stopped_in_the_middle(&operator, &daemon)?;
         let guards = trial::guards(&operator)?;
@@ -277,8 +280,8 @@ fn cut_short() -> Result<(), Failed> {
         let daemon = at_work(&operator, &policy)?;
         waited_for("the former state of the host, restored by the next daemon", is_as_before)?;
         is_whole()?;
-        // The daemon continues with the day's remaining tries. When it is terminated, it restores the host
-        // first.
+        // The daemon continues with the day's remaining tries. On SIGTERM, it restores the host before it
+        // exits.
         waited_long_for("the last try", || Ok((tries_noted(&operator)? == 3).then_some(())))?;
         caught("it in force", || Ok((flushes(&operator.devices()?) == [400_000]).then_some(())))?;
         assert_eq!(daemon.terminated()?, Some(0), "{}", operator.said()?);

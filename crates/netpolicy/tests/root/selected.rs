@@ -1,4 +1,4 @@
-//! Tests device sections with a pattern or `match`.
+//! Tests device sections that select devices by a pattern or by `match`.
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
@@ -111,8 +111,8 @@ fn route_followed() -> Result<(), Failed> {
         Ok(status["data"]["counters"]["full_scans"].as_u64().filter(|looks| *looks > 0))
     })?;
     are(&operator, &[0])?;
-    // A new route, as from DHCP, causes no event of its device, and the next full observation is a minute
-    // away.
+    // A new route, such as one from DHCP, causes no event of its device, and the next full observation is a
+    // minute away.
     operator.inside(&format!("ip route add default dev {SERVER_DEVICE}"))?;
     are(&operator, &[DEFER50])?;
     assert_eq!(daemon.terminated()?, Some(0));

@@ -1,4 +1,4 @@
-//! Tests which processes belong to a service, and the messages if no process is visible.
+//! Tests which processes belong to a service, and the messages when no process is visible.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -83,7 +83,7 @@ fn first_file() -> Result<(), Failed> {
     let json: serde_json::Value = serde_json::from_str(&operator.runs(&["-o", "json", "init"], 0)?.data)?;
     let first = &json["data"];
     assert_eq!(first["devices"][0]["name"], SERVER_DEVICE, "{json}");
-    // If the tests run in a systemd unit, the server does too, and the first file names that unit.
+    // If the tests run in a systemd unit, the server does too, and `init` names that unit.
     let of_server = format!("{}: tcp 11211", server.process());
     let services = first["services"].as_array().ok_or("services")?;
     let is_server = |service: &serde_json::Value| service["facts"].to_string().contains(&of_server);
@@ -109,7 +109,7 @@ fn first_file() -> Result<(), Failed> {
     let refused = operator.runs(&["init", "/dev/null/first.toml"], 1)?.words;
     assert!(refused.contains("/dev/null"), "{refused}");
 
-    // With a policy, the file can be applied and undone.
+    // With a policy, the printed file can be applied and undone.
     operator.asks(&operator.runs(&["init", "--policy", "cpu"], 0)?.data)?;
     assert_eq!(flushes(&operator.devices()?), flushes(&before), "no setting was changed yet");
     let plan = operator.runs(&["plan"], 3)?;

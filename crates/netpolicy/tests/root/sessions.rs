@@ -15,15 +15,15 @@ use crate::desk::Talk;
 use crate::requests::while_asked;
 use crate::tuned::badly_set;
 
-/// One more poll after each batch, 10 us later: visible in the settings, but not to clients.
+/// Settings with one more poll after each batch, 10 us later: visible on the host, but not to clients.
 const SLIGHT: &str = "defer50,defer_hard_irqs=1,gro_flush_timeout=10us";
 const SLIGHT_POLICY: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"defer50\"\n\
                              defer_hard_irqs = 1\ngro_flush_timeout = \"10us\"\n";
 
-/// Wide limits on everything measurable at the clients' rate.
+/// Wide limits on every metric that can be measured at the clients' rate.
 const WIDE: &str = "p50=+1000%,p90=+1000%,cpu=+1000%";
 
-/// A policy that changes nothing here.
+/// A policy that changes nothing on this host.
 const NOTHING: &str = "[service.other]\nmatch = { port = 9 }\npolicy = \"none\"\n";
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -48,7 +48,7 @@ fn begins<T>(name: &str, body: impl FnOnce(&Operator, Started) -> Result<T, Fail
     begins_with(name, |_| Ok(()), body)
 }
 
-/// The same on a host with these settings.
+/// Does the same as [`begins`], on a host that `prepare` has changed.
 fn begins_with<T>(
     name: &str,
     prepare: impl FnOnce(&Operator) -> Result<(), Failed>,
@@ -67,12 +67,12 @@ fn talk(operator: &Operator) -> Talk {
     talk
 }
 
-/// Waits until all settings of devices are as before. Meanwhile clients are connected.
+/// Waits until all device settings are as before. Clients may be connected meanwhile.
 fn is_again(operator: &Operator, before: &[Device]) -> Result<(), Failed> {
     waited_for("the host as it was", || Ok((operator.devices()?.devices == before).then_some(())))
 }
 
-/// Formats a method call. With `more`, the first reply is the number of the session.
+/// Formats a method call. With `more`, the first reply contains the session's number.
 fn call(method: &str, more: bool, parameters: &Value) -> String {
     json!({ "method": format!("io.netpolicy.{method}"), "more": more, "parameters": parameters }).to_string()
 }
@@ -119,7 +119,7 @@ fn compared() -> Result<(), Failed> {
         let number = first.receive().ok_or("no reply")?["parameters"]["session"].clone();
         in_force(operator)?;
         // Another session may measure, but not change settings; the daemon stores a `Set` request until it
-        // may.
+        // may apply it.
         let tune = call("Tune", false, &memcached(json!({ "goal": "p50" })));
         let other = talk(operator).ask(&tune);
         assert_eq!(other["parameters"]["exit"], 7, "{other}");
@@ -145,7 +145,7 @@ fn compared() -> Result<(), Failed> {
         assert_eq!((&last["parameters"]["exit"], &last["parameters"]["session"]), (&json!(0), &number));
         assert!(rounds >= 2, "{rounds} rounds");
         is_again(operator, &before)?;
-        // The daemon changes settings again.
+        // After the session, the daemon changes settings again.
         let set = call("Set", false, &json!({ "target": { "device": device }, "request": "defer20" }));
         let set = talk(operator).ask(&set);
         assert_eq!(set["parameters"]["pending"], false, "{set}");
@@ -206,7 +206,7 @@ fn searching() -> Result<(), Failed> {
         let candidates = [SLIGHT, "defer20", "defer50"];
         let parameters = memcached(json!({ "goal": "cpu", "candidates": candidates, "only": true }));
         let mut daemon = Some(daemon);
-        // Before, during and after the first windows.
+        // Kill the daemon before, during and after the first windows.
         for millis in [20, 150, 700, 1_900, 3_300, 5_100] {
             let mut killed = match daemon.take() {
                 Some(first) => first,
@@ -231,7 +231,7 @@ fn searching() -> Result<(), Failed> {
     })
 }
 
-/// A dry run of a search after the kills: no session and no lock is left.
+/// Starts a dry run of a search after the kills, which shows that no session and no lock is left.
 fn talk_resumed(operator: &Operator, parameters: &Value) -> Result<Value, Failed> {
     let mut parameters = parameters.clone();
     parameters["dry_run"] = true.into();
@@ -259,7 +259,7 @@ fn tried() -> Result<(), Failed> {
         let back = talk.ask(&call("Rollback", false, &json!({ "transaction": name })));
         assert_eq!(back["parameters"]["transactions"], json!([name]), "{back}");
         is_again(operator, &before)?;
-        // Without a confirmation, the trial is rolled back.
+        // A trial that is not confirmed is rolled back.
         assert_eq!(talk.ask(&trial(3))["parameters"]["exit"], 0);
         assert_eq!(flushes(&operator.devices()?), [10_000]);
         is_again(operator, &before)?;
@@ -292,7 +292,7 @@ fn judged() -> Result<(), Failed> {
     })
 }
 
-/// The daemon's metrics that begin with this.
+/// Returns the daemon's metrics whose names begin with `name`.
 fn metrics(operator: &Operator, name: &str) -> Result<Vec<String>, Failed> {
     let mut collector = UnixStream::connect(operator.state().join("metrics"))?;
     collector.write_all(b"GET /metrics HTTP/1.1\r\n\r\n")?;
@@ -336,7 +336,8 @@ fn tuned() -> Result<(), Failed> {
         let name = parameters["transactions"][0].clone();
         assert_eq!(report["data"]["kept"], name, "{report}");
         assert!(flushes(&operator.devices()?) != [2_000_000], "the winner is in force");
-        // A verdict has decided, so there is nothing to confirm; the journal has the verdict.
+        // The verdict has already confirmed the settings, so there is nothing to confirm; the journal has the
+        // verdict.
         let confirm = call("Confirm", false, &json!({ "transaction": name }));
         assert_eq!(talk.ask(&confirm)["parameters"]["exit"], 1);
         let history = operator.runs(&["-o", "json", "history"], 0)?.data;
@@ -374,7 +375,7 @@ fn cancelled() -> Result<(), Failed> {
             assert_eq!(last["continues"], true, "{last}");
             last = first.receive().ok_or("no record")?;
         }
-        // What is measured is not on trial.
+        // Settings that are being measured are not on trial, so they cannot be confirmed.
         caught("the settings of a window, which cannot be confirmed", || {
             let Some(name) = newest_held(operator)? else { return Ok(None) };
             let confirmed = talk(operator).ask(&call("Confirm", false, &json!({ "transaction": name })));
@@ -397,7 +398,7 @@ fn cancelled() -> Result<(), Failed> {
     })
 }
 
-/// The newest transaction that is in force until a deadline.
+/// Returns the newest transaction that is in force until a deadline.
 fn newest_held(operator: &Operator) -> Result<Option<Value>, Failed> {
     let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
     let mut all = history["data"]["transactions"].as_array().into_iter().flatten();

@@ -1,5 +1,5 @@
-//! Tests that connections are assigned to the listeners of their queues: a server with several workers on a
-//! host of the lab, with requests from the other end and from the host itself.
+//! Tests that each connection is assigned to a listener of its queue: on a lab host with a server that has
+//! several workers, with requests from the other end and from the host itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use testkit::operator::{Operator, waited_for};
 use testkit::{Need, test};
 
-/// The environment variable that makes this program a server with this many workers.
+/// The environment variable that makes this test program a server with this many workers.
 const ROLE: &str = "NETPOLICY_TEST_WORKERS";
 /// The port.
 const PORT: u16 = 11_300;
@@ -40,8 +40,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Plays the role: workers with a listener and an epoll each. A worker sends each connection the worker's
-/// number, and keeps the connection open.
+/// Acts as a server whose workers each have a listener and an epoll. A worker sends its number on each
+/// connection that it accepts, and keeps the connection open.
 pub(crate) fn play_role() -> Option<()> {
     let count = std::env::var(ROLE).ok()?.parse().ok()?;
     std::thread::scope(|scope| {
@@ -80,7 +80,7 @@ fn work(worker: u8) -> std::io::Result<()> {
     }
 }
 
-/// Starts a server and waits until all its workers listen. Before that, an earlier server or the first worker
+/// Starts a server and waits until all its workers listen; until then, an earlier server or the first worker
 /// would accept all connections.
 fn server(operator: &Operator, workers: u8) -> Result<ServerProgram, Failed> {
     let mut command = Command::new(std::env::current_exe()?);
@@ -117,7 +117,7 @@ fn connected(from: &Netns, to: Ipv4Addr) -> Result<Vec<(TcpStream, u8)>, Failed>
     Ok(from.run(|| (0..CONNECTIONS).map(|_| connect()).collect::<std::io::Result<_>>())??)
 }
 
-/// The workers that accepted the connections of each NAPI.
+/// Returns, for each NAPI, the workers that accepted its connections.
 fn workers_by_napi(
     operator: &Operator,
     servers: &[&ServerProgram],
@@ -169,7 +169,7 @@ fn by_queue() -> Result<(), Failed> {
     let connections = connected(operator.lab.client(), SERVER_ADDRESS)?;
     let by_napi = workers_by_napi(&operator, &[&server], &connections)?;
     assert!(by_napi.values().any(|workers| workers.len() == 2), "the hash again: {by_napi:?}");
-    // The listening address is free for another program immediately.
+    // Another program can listen on the address immediately.
     operator.runs(&["apply"], 0)?;
     assert!(matches!(spread(&operator)?, Spread::Queues(_)));
     Ok(())
@@ -187,7 +187,8 @@ fn starving() -> Result<(), Failed> {
     let shared: usize = by_napi.values().map(BTreeSet::len).sum();
     assert_eq!(shared, 3, "no worker has connections of two queues: {by_napi:?}");
 
-    // With a new socket, the kernel's hash assigns all connections, and the new socket gets its share.
+    // With the new socket, the kernel's hash assigns all connections, and the new socket accepts a share of
+    // them.
     let second = server(&operator, 1)?;
     drop(connections);
     let connections = connected(operator.lab.client(), SERVER_ADDRESS)?;
@@ -206,10 +207,10 @@ fn starving() -> Result<(), Failed> {
     let listeners: Vec<u64> = lists.iter().flat_map(|list| list.listeners.clone()).collect();
     assert_eq!((lists.len(), listeners.len()), (2, 4), "each of four workers is in one list: {lists:?}");
     drop(second);
-    // The closed socket's slot is empty. The other workers keep theirs, and the first three have their queues
-    // again.
+    // The slot of the closed socket is empty. The other workers keep their slots, and the first three accept
+    // only the connections of their queues again.
     operator.runs(&["apply"], 0)?;
-    // The last transaction but one names a closed socket. That does not prevent its rollback.
+    // The transaction before the last names a closed socket, which does not prevent its rollback.
     for _ in 0..3 {
         operator.runs(&["rollback"], 0)?;
     }
@@ -231,7 +232,7 @@ fn foreign() -> Result<(), Failed> {
     let mut command = Command::new("python3");
     command.args(["-c", SERVER]);
     let _server = operator.lab.start_program(command, PORT)?;
-    // The server accepts connections before it has attached its program.
+    // The server may accept connections before it has attached its program.
     waited_for("the program", || Ok((spread(&operator)? == Spread::Foreign).then_some(())))?;
     asks(&operator)?;
     let said = operator.runs(&["apply"], 0)?;

@@ -1,4 +1,4 @@
-//! Tests stacked devices of each kind: a policy for the upper device reaches the queues below, the daemon
+//! Tests stacked devices of each kind: a policy for the upper device reaches the queues below it, the daemon
 //! follows members that join, leave and fail, and the host is restored afterwards.
 
 use std::cell::{Cell, RefCell};
@@ -36,7 +36,7 @@ const MODES: [&str; 7] =
 struct Stack {
     name: String,
     upper: &'static str,
-    /// The devices below the upper one, from the top down.
+    /// The devices below the upper device, from the top down.
     below: &'static [&'static str],
     needs: Vec<Need>,
     made: Vec<String>,
@@ -95,7 +95,7 @@ fn stacks() -> Vec<Stack> {
         "vx7",
         "link add vx7 type vxlan id 7 dstport 4789 remote 192.0.2.9 dev DEV",
     ));
-    // The VXLAN names no device: its packets leave by the route to the remote address.
+    // The VXLAN names no device, so its packets leave by the route to the remote address.
     let vxlan = format!("link add vx7 type vxlan id 7 dstport 4789 remote {CLIENT_ADDRESS}");
     all.push(on_top("vxlan_by_route", VXLAN, "vx7", &vxlan));
     let geneve = format!("link add gen7 type geneve id 7 remote {CLIENT_ADDRESS}");
@@ -259,9 +259,10 @@ fn ip(operator: &Operator, command: &str) -> Result<(), Failed> {
     operator.inside(&format!("ip {command}")).map(|_| ())
 }
 
-/// Observes the whole host, and makes it comparable. NAPIs are numbered by their position on the device,
-/// because a device that goes down and up gets new ones. A bond without a member gets a new random address
-/// each time. Kernel: 6.18, `drivers/net/bonding/bond_main.c` `__bond_release_one()`.
+/// Returns the observed host, made comparable. NAPIs are numbered by their position on the device, because a
+/// device that goes down and up gets new NAPI ids. Random addresses of bonds without a member are ignored:
+/// such a bond gets a new one each time. Kernel: 6.18, `drivers/net/bonding/bond_main.c`
+/// `__bond_release_one()`.
 fn settled(operator: &Operator) -> Result<Host, Failed> {
     let mut host = operator.host()?;
     let empty: Vec<IfIndex> = host
@@ -290,7 +291,7 @@ fn settled(operator: &Operator) -> Result<Host, Failed> {
     Ok(host)
 }
 
-/// Waits until the host is as before: a device's carrier returns some time after the device.
+/// Waits until the host is as before: a device gets its carrier back some time after it is up again.
 fn is_again(operator: &Operator, before: &Host) -> Result<(), Failed> {
     let waited = waited_for("the host as it was", || Ok((settled(operator)? == *before).then_some(())));
     let Err(failed) = waited else { return Ok(()) };
@@ -334,11 +335,11 @@ fn reaches(stack: &Stack) -> Result<(), Failed> {
     is_again(&operator, &before)
 }
 
-/// A second veth of the operator, whose other end is the client's.
+/// A second veth on the operator's host, with its other end on the client.
 const SPARE: &str = "spare0";
 const FAR: &str = "spare1";
 
-/// The kinds of devices that join and leave.
+/// The kinds of devices that join and leave a stacked device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Members {
     /// Two veths.
@@ -359,7 +360,7 @@ impl Members {
     }
 }
 
-/// An operator with two devices that join and leave a third.
+/// An operator with two devices that join and leave a stacked device.
 struct Pair {
     operator: Operator,
     mastered: &'static str,
@@ -368,12 +369,13 @@ struct Pair {
     first: String,
     there: String,
     spare: String,
-    /// Whether a daemon is running. For comparison, every event also happens once without a daemon: events
-    /// themselves change the host (a bridge without a member loses its address).
+    /// Whether a daemon is running. For comparison, every event also happens once without a daemon, because
+    /// events themselves change the host (a bridge without a member loses its address).
     is_followed: Cell<bool>,
 }
 
-/// The numbers of the simulated NICs. They are global in the kernel, so derive them from the pid.
+/// Returns the device numbers of the simulated NICs. The numbers are global in the kernel, so they are
+/// derived from the pid.
 fn simulated() -> [u32; 2] {
     let own = std::process::id() % 10_000 * 100 + 90;
     [own, own + 1]
@@ -438,13 +440,13 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Runs a command on the client.
+    /// Runs a command on the client's host.
     fn far(&self, command: &str) -> Result<String, Failed> {
         run(&format!("nsenter --net={} {command}", self.operator.lab.client_path().display()))
     }
 
-    /// Connects two simulated NICs. Their namespaces are given as descriptors of the writing process. Kernel:
-    /// 6.9, `drivers/net/netdevsim/bus.c` `link_device_store()`.
+    /// Connects two simulated NICs. Their namespaces are written as file descriptors of the writing process.
+    /// Kernel: 6.9, `drivers/net/netdevsim/bus.c` `link_device_store()`.
     fn wires(&self, near: &str, far: &str) -> Result<(), Failed> {
         let index = |line: String| line.split(':').next().unwrap_or_default().to_owned();
         let ends = [
@@ -455,7 +457,7 @@ impl Pair {
         Ok(std::fs::write("/sys/bus/netdevsim/link_device", ends.join(" "))?)
     }
 
-    /// The CPUs of the interrupts of a device's receive queues.
+    /// Returns the CPUs of the interrupts of a device's receive queues.
     fn affinities(&self, device: &str) -> Result<BTreeSet<String>, Failed> {
         let host = observe(self.operator.lab.server(), &Processes::None)?;
         let device = host.device_named(device).ok_or("the device")?;
@@ -474,7 +476,8 @@ impl Pair {
         ip(&self.operator, &format!("link set {device} up"))
     }
 
-    /// With a daemon, waits until the queues of the first device and of the spare one have these timeouts.
+    /// If a daemon is running, waits until the queues of the first device and of the spare one have these
+    /// timeouts.
     fn have(&self, event: &str, first: u64, spare: u64) -> Result<(), Failed> {
         if !self.is_followed.get() {
             return Ok(());
@@ -516,7 +519,7 @@ impl Pair {
     }
 }
 
-/// Removes objects that outlive the namespaces.
+/// Removes the simulated NICs and other objects that outlive the namespaces.
 impl Drop for Pair {
     fn drop(&mut self) {
         match self.members {
@@ -552,8 +555,8 @@ fn simulate(
     made.try_into().map_err(|made| format!("the ports of netdevsim{number}: {made:?}").into())
 }
 
-/// A daemon whose policy file names one device. `end` stops it with SIGTERM, as systemd does, and rolls back
-/// its settings.
+/// A daemon whose policy file names one device. `end` stops the daemon with SIGTERM, as systemd does, and
+/// rolls back its settings.
 struct Followed<'p> {
     pair: &'p Pair,
     daemon: Started,
@@ -595,7 +598,7 @@ fn follows(made: &[&str], upper: &'static str, mastered: &'static str) -> Result
     is_again(&pair.operator, &before)
 }
 
-/// Repeats the test with NICs instead of veths, without the parts that do not depend on the kind.
+/// Repeats the test with NICs instead of veths, without the parts that do not depend on the kind of device.
 fn follows_nics(members: Members) -> Result<(), Failed> {
     let pair = Pair::new("follow-nics", "bond0", members)?;
     for command in VLAN_ON_BOND {
@@ -614,7 +617,7 @@ fn follows_nics(members: Members) -> Result<(), Failed> {
     is_again(&pair.operator, &before)
 }
 
-/// Members join, leave and fail. At the end, the first device is a member.
+/// Lets members join, leave and fail. At the end, the first device is a member.
 fn members_come_and_go(pair: &Pair) -> Result<(), Failed> {
     pair.have("no member", 0, 0)?;
     pair.joins(&pair.first)?;
@@ -706,7 +709,7 @@ fn reaches_nics(members: Members) -> Result<(), Failed> {
     is_again(operator, &before)
 }
 
-/// A tunnel that names no device: its packets leave by the route to its remote address, and the route
+/// Tests a tunnel that names no device while the route to its remote address, by which its packets leave,
 /// changes.
 fn follows_the_route(made: &str) -> Result<(), Failed> {
     const OTHER_END: &str = "198.51.100.9";
@@ -728,7 +731,7 @@ fn follows_the_route(made: &str) -> Result<(), Failed> {
 fn every_mode() -> Result<(), Failed> {
     let pair = Pair::new("modes", "bond0", Members::Veths)?;
     ip(&pair.operator, "link add bond0 type bond miimon 20")?;
-    // Compare with the host as it is after the last mode.
+    // The reference for the comparison is the host after the last mode.
     modes_one_after_the_other(&pair, &MODES[MODES.len() - 1..])?;
     let before = settled(&pair.operator)?;
     let followed = Followed::begin(&pair, "bond0")?;
@@ -759,8 +762,8 @@ fn modes_one_after_the_other(pair: &Pair, modes: &[&str]) -> Result<(), Failed> 
     Ok(())
 }
 
-/// A bond refuses a VLAN on itself as a member, because of the loop, and devices that are up. It accepts
-/// other VLANs.
+/// Tests refused members: a bond refuses a VLAN on itself, because that would be a loop, and devices that are
+/// up. It accepts other VLANs.
 fn refused_stacks() -> Result<(), Failed> {
     let pair = Pair::new("refused", "bond0", Members::Veths)?;
     let operator = &pair.operator;

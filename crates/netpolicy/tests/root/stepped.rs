@@ -1,4 +1,4 @@
-//! Steps the clock of a guest forwards and backwards while services are measured.
+//! Tests measurements in a guest whose clock is stepped forwards and backwards.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -37,7 +37,7 @@ impl Clock {
         Self { wall: SystemTime::now(), began: Instant::now() }
     }
 
-    /// Sets the clock to the right time plus this offset.
+    /// Sets the clock to the right time plus this offset in seconds.
     fn is_off_by(&self, seconds: i64) -> Result<(), Failed> {
         let right = (self.wall + self.began.elapsed()).duration_since(SystemTime::UNIX_EPOCH)?;
         let at = i64::try_from(right.as_secs())? + seconds;
@@ -108,8 +108,8 @@ fn watch() -> Result<(), Failed> {
     })?;
     let documents: Vec<Value> = said.data.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let windows = documents.iter().filter(|document| document["kind"] == "watch-window").count();
-    // A slow guest may miss some windows. If steps of a day counted, there would be no window, or no end of
-    // them.
+    // A slow guest may miss some windows. If `watch` counted steps of the clock, there would be no window, or
+    // windows without end.
     assert!((1..=WINDOWS).contains(&windows), "{windows} windows");
     let report = &documents.last().ok_or("a report")?["data"];
     assert!(report["requests"].as_u64().is_some_and(|requests| requests > 20), "{report}");
@@ -173,7 +173,7 @@ fn compare() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A missed goal: the daemon tries modes only after the goal was missed for an hour.
+/// Tests a service that misses its goal: the daemon tries modes only after an hour of missing it.
 fn daemon() -> Result<(), Failed> {
     let policy = "[daemon]\nsample = \"500ms\"\n[service.cache]\nmatch = { port = 11211 }\npolicy = \"latency\"\n\
                   goal = { p99 = \"1us\", on_missed = \"search\", for = \"3600s\" }\n";

@@ -1,4 +1,4 @@
-//! Compares the matrix of mechanisms with what the commands can do.
+//! Compares the matrix of mechanisms with what the commands can actually set.
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
@@ -16,7 +16,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Delivery modes of a device, and the mechanism that each needs.
+/// The mechanisms, each with a delivery mode of a device that needs it.
 const MODES: [(&str, &[&str]); 4] = [
     ("defer-device", &["defer50"]),
     ("defer-queue", &["defer50"]),
@@ -36,7 +36,8 @@ fn as_said() -> Result<(), Failed> {
         if usable {
             assert!(row["devices"].to_string().contains(SERVER_DEVICE), "{row}");
         }
-        // Before kernel 6.17, threads can only be set for all queues of a device.
+        // Before kernel 6.17, threads can only be turned on for all queues of a device, so this mode may
+        // still work.
         if !usable && mechanism == "threads-queue" {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Tests messages for an operator when nothing is wrong, or when the cause is not the obvious one.
+//! Tests messages to an operator when nothing is wrong, or when the cause is not the obvious one.
 
 use std::process::Command;
 
@@ -22,7 +22,7 @@ const SERVICE: &str = "[service.cache]\nmatch = { exe = \"memcached\" }\ndeliver
 
 fn explained() -> Result<(), Failed> {
     let operator = Operator::new("explain-service", 1)?;
-    // A copy of memcached, because the labs of other tests run the original.
+    // Run a copy of memcached, because the labs of other tests run the original.
     let program = operator.file("explained-server", &std::fs::read("/usr/bin/memcached")?)?;
     operator
         .asks(&format!("[service.cache]\nmatch = {{ exe = \"{program}\" }}\ndelivery = \"defer200\"\n"))?;

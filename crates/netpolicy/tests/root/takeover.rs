@@ -1,5 +1,5 @@
-//! Tests what remains after killed processes, damaged journals and removed devices: it is restored, refused
-//! or reported.
+//! Tests what netpolicy does after killed processes, damaged journals and removed devices: settings are
+//! restored, or a command refuses or reports the problem.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Starts an attachment, and kills it once everything is set.
+/// Starts an attachment, and kills it once all its settings are in force.
 fn attached_and_killed(operator: &Operator, pid: &str, mode: &str) -> Result<(), Failed> {
     let mut attach = operator.starts(&["attach", pid, "--delivery", mode])?;
     operator.waits_to_hear("Attached.")?;
@@ -99,14 +99,14 @@ fn two_at_once() -> Result<(), Failed> {
     for _ in 0..4 {
         attached_and_killed(&operator, &pid, "suspend20")?;
         let both = [quiet(&operator, &pid)?, quiet(&operator, &pid)?];
-        // A transaction is in the history before its settings are written.
+        // The history shows a transaction before its settings are written, so wait for the settings, too.
         waited_for("one that attends, with everything set", || {
             let owned = operator.runs(&["history"], 0)?.data.contains("owned");
             Ok((owned && flushes(&operator.devices()?) == [20_000]).then_some(()))
         })?;
         for attach in both {
-            // The second attachment may exit: the host changed while it planned, or the first one owns the
-            // settings.
+            // The second attachment may have exited: the host changed while it planned, or the first one owns
+            // the settings.
             let code = attach.terminated()?;
             assert!(matches!(code, Some(0 | 1 | 7)), "{code:?}");
         }
@@ -153,7 +153,7 @@ fn recreated() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The directory of the only transaction.
+/// Returns the directory of the only transaction.
 fn transaction(operator: &Operator) -> Result<PathBuf, Failed> {
     let entries = std::fs::read_dir(operator.state().join("journal"))?.filter_map(Result::ok);
     let mut transactions = entries.map(|entry| entry.path()).filter(|path| path.join("undo.sh").exists());

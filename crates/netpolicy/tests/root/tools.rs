@@ -1,5 +1,5 @@
 //! Checks netpolicy's files with other tools: its units with systemd, its interface with Varlink. The tests
-//! need no root, but programs that some machines lack.
+//! do not need root, but programs that some machines lack.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use testkit::{Need, test};
 
 use crate::desk::Desk;
 
-/// The units with the maximum exposure that systemd may calculate, in tenths (0: none; 100: full).
+/// The units, each with the maximum exposure that systemd may calculate, in tenths (0: none; 100: full).
 const UNITS: [(&str, &str); 2] =
     [("netpolicy.service", "--threshold=25"), ("netpolicy-attach.service", "--threshold=20")];
 

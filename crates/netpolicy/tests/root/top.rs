@@ -1,4 +1,4 @@
-//! `top` on a lab under load.
+//! Tests `top` in a lab under load.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -64,7 +64,7 @@ fn one_reading() -> Result<(), Failed> {
 fn send(operator: &Operator) -> Result<(), Failed> {
     let socket = operator.lab.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
     for _ in 0..1_500 {
-        // An earlier datagram's ICMP error may be returned here.
+        // `send_to` may return the ICMP error of an earlier datagram.
         let _ = socket.send_to(b"x", (SERVER_ADDRESS, 9));
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -75,7 +75,7 @@ fn send(operator: &Operator) -> Result<(), Failed> {
 const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 /// Opens a pseudoterminal; returns the controlling end and the terminal. The controlling end reads the
-/// output, and hangs up the terminal when closed.
+/// output; closing it hangs up the terminal.
 fn terminal() -> Result<(File, OwnedFd), Failed> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let ours = openpt(flags)?;
@@ -88,8 +88,8 @@ fn terminal() -> Result<(File, OwnedFd), Failed> {
     Ok((File::from(ours), theirs.into()))
 }
 
-/// Runs `top` on a separate terminal. The terminal controls no process, so no signal reports that it is
-/// closed.
+/// Runs `top` on a separate terminal. The terminal is not the controlling terminal of any process, so no
+/// signal reports that it is closed.
 fn on_a_terminal(operator: &Operator) -> Result<(Started, File), Failed> {
     let (ours, theirs) = terminal()?;
     let mut command = operator.netpolicy(&["top"]);
@@ -116,7 +116,7 @@ fn shows(terminal: &mut (impl Read + AsFd), text: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The BPF programs that a process holds.
+/// Returns the ids of the BPF programs that a process holds.
 fn programs(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
@@ -127,7 +127,7 @@ fn programs(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     Ok(found)
 }
 
-/// Waits until the process has exited and none of its programs is loaded.
+/// Waits until the process has exited and none of its BPF programs is loaded.
 fn has_ended_with(pid: u32, programs: &BTreeSet<u32>) -> Result<(), Failed> {
     assert!(!programs.is_empty(), "it samples");
     waited_for("the end of top", || {

@@ -1,4 +1,5 @@
-//! Tests trials: kept if confirmed, rolled back otherwise, whichever process is killed meanwhile.
+//! Tests trials: a trial is kept if confirmed and rolled back otherwise, whichever process is killed
+//! meanwhile.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -36,12 +37,12 @@ fn killed() -> Result<(), Failed> {
     let operator = Operator::new("killed", 2)?;
     operator.asks(SUSPEND20)?;
     let before = operator.host()?;
-    // The command leads its process group, as in a shell: kill the whole group.
+    // As in a shell, the command leads its process group, so kill the whole group.
     let mut command = operator.starts(&["try", "--seconds", "2"])?;
     waited_for("the trial", || Ok((flushes(&operator.devices()?) == [20_000, 20_000]).then_some(())))?;
     let group =
         i32::try_from(command.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
-    // The command may already have exited; the guard must survive either way.
+    // The command may already have exited; in either case, the guard process must survive.
     let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     command.child.wait()?;
     assert_eq!(flushes(&operator.devices()?), [20_000, 20_000], "the trial goes on");
@@ -100,8 +101,8 @@ fn settled() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The guard reads the journal once per second: it may or may not have seen the trial before the journal is
-/// deleted.
+/// Tests a journal that is deleted during a trial. The guard process reads the journal once per second, so it
+/// may or may not have seen the trial before.
 fn deleted() -> Result<(), Failed> {
     let operator = Operator::new("deleted", 1)?;
     operator.asks(SUSPEND20)?;
@@ -173,7 +174,7 @@ fn taken() -> Result<(), Failed> {
     operator.runs(&["try", "--seconds", "1"], 0)?;
     let lock = std::fs::File::open(operator.state().join("journal/lock"))?;
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
-    // Wait until the guard has given up waiting for the lock.
+    // Wait until the guard process has given up waiting for the lock.
     let log = operator.state().join("guard.log");
     waited_for("the guard's complaint", || {
         Ok(std::fs::read_to_string(&log)?
@@ -195,8 +196,8 @@ fn nothing() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Kills the process by which the operator names the namespace; a descriptor of the test keeps the namespace
-/// alive.
+/// Kills the process whose pid names the namespace for the operator; a descriptor of the test keeps the
+/// namespace alive.
 fn unnamed(operator: &Operator) -> Result<(), Failed> {
     let pid = i32::try_from(operator.lab.server_pid().0).ok().and_then(rustix::process::Pid::from_raw);
     rustix::process::kill_process(pid.ok_or("a pid")?, rustix::process::Signal::KILL)?;
@@ -211,7 +212,7 @@ fn unreachable() -> Result<(), Failed> {
     operator.runs(&["try", "--seconds", "2"], 0)?;
     let guards = guards(&operator)?;
     assert_eq!(guards.len(), 1, "one guard");
-    // The guard keeps the namespace open, whatever other processes do.
+    // The guard process keeps the namespace open, whatever other processes do.
     let netns = format!("net:[{}]", operator.lab.server().id());
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", guards[0].as_raw_nonzero()))?;
     let mut links = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
@@ -230,7 +231,7 @@ fn held_open() -> Result<(), Failed> {
     operator.runs(&["apply"], 0)?;
     unnamed(&operator)?;
     assert_eq!(flushes(&operator.devices()?), [20_000]);
-    // The undo script, which does not need netpolicy, must also be able to restore the host.
+    // Without netpolicy, the undo script must also be able to find the namespace.
     let finds = concat!(env!("CARGO_MANIFEST_DIR"), "/../apply/src/undo_script/netns.sh");
     let number = operator.lab.server().id();
     let script = format!(
@@ -246,7 +247,7 @@ fn held_open() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The guards of this operator's trials, identified by the journal in their command line.
+/// Returns the guard processes of this operator's trials, identified by the journal in their command line.
 pub(crate) fn guards(operator: &Operator) -> Result<Vec<rustix::process::Pid>, Failed> {
     let state = operator.state().display().to_string();
     let mut guards = Vec::new();

@@ -1,4 +1,4 @@
-//! Tests `tune`: it finds the best setting of a server on the server's own traffic.
+//! Tests `tune`, which finds the best setting for a server on the server's own traffic.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Makes packets wait for a timer of two milliseconds, as a former experiment may have left it.
+/// Makes packets wait for a timer of two milliseconds, as an earlier experiment might have left the host.
 pub(crate) fn badly_set(operator: &Operator) -> Result<(), Failed> {
     let host = operator.devices()?;
     let device = host.device_named(linux::lab::SERVER_DEVICE).ok_or("the device")?;
@@ -93,7 +93,7 @@ fn nothing() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The candidates determine the request rate of such clients, so no round is valid.
+/// Tests clients whose request rate depends on the candidate in force, so that no round is valid.
 fn closed_loop() -> Result<(), Failed> {
     let operator = Operator::new("tuned-closed-loop", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -135,9 +135,9 @@ fn listed() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The lines of an unfinished search's record. The first line is the setup.
+/// Returns the lines of an unfinished search's record. The first line is the setup.
 fn recorded(operator: &Operator) -> Result<Vec<String>, Failed> {
-    // The state directory is created with the first transaction.
+    // The directory may not exist yet: the first transaction creates it.
     for entry in std::fs::read_dir(operator.state()).into_iter().flatten() {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -148,7 +148,7 @@ fn recorded(operator: &Operator) -> Result<Vec<String>, Failed> {
     Ok(Vec::new())
 }
 
-/// The number of windows in the lines of a record.
+/// Returns the number of windows in the lines of a record.
 fn windows(lines: &[String]) -> Result<usize, Failed> {
     let windows = |line: &String| -> Result<usize, Failed> {
         let round: Value = serde_json::from_str(line)?;
@@ -205,8 +205,8 @@ fn ordered() -> Result<(), Failed> {
     let more =
         ["--candidate", "defer:9ms", "--candidate", "defer20", "--seconds", "150", "--guard", "p99=+900%"];
     let more = [&TUNE[..], &more].concat();
-    // A candidate of `--candidate` is tried even if an earlier search lost with it, so name none in the next
-    // search.
+    // `tune` tries a candidate given by `--candidate` even if it lost in an earlier search, so give none in
+    // the next search.
     let next =
         ["-o", "json", "tune", "--port", "11211", "--goal", "p50", "--guard", "p99=+900%", "--dry-run"];
     while_asked(&operator, || {

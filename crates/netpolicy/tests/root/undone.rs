@@ -1,5 +1,5 @@
-//! Tests undo without netpolicy (`undo.sh` on a plain Debian), without the queue, and after queues were
-//! recreated.
+//! Tests undo without netpolicy (`undo.sh` on a plain Debian), undo of a queue that no longer exists, and
+//! undo after queues were recreated.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -55,10 +55,10 @@ fn refused_file() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A setting that stays when the device moves to another namespace.
+/// A command for a setting that stays in force when the device moves to another namespace.
 const STAYS: [&str; 6] = ["set", "device", "veth-server", "none", "--setting", "rps_cpus=0"];
 
-/// Another namespace that only this test keeps open.
+/// A network namespace that only this test keeps open.
 struct Elsewhere(linux::Netns);
 
 impl Elsewhere {
@@ -66,7 +66,7 @@ impl Elsewhere {
         Ok(Self(linux::Netns::create()?))
     }
 
-    /// The path by which other processes can open the namespace.
+    /// Returns the path by which other processes can open the namespace.
     fn path(&self) -> String {
         use std::os::fd::{AsFd, AsRawFd};
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_fd().as_raw_fd())
@@ -81,7 +81,7 @@ impl Elsewhere {
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
-    /// The RPS CPUs of the device's first queue in the namespace.
+    /// Returns the RPS CPUs of the device's first queue in the namespace.
     fn rps_cpus(&self, device: &str) -> Result<String, Failed> {
         let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
         let there = format!("--net={}", self.path());
@@ -118,8 +118,8 @@ fn moved() -> Result<(), Failed> {
     Ok(())
 }
 
-/// In a separate pid namespace, netpolicy finds no file of the device's namespace. It learns from the
-/// original namespace that the device exists elsewhere.
+/// In a separate pid namespace, netpolicy finds no file of the namespace that the device moved to. The
+/// original namespace tells it that the device exists elsewhere.
 fn out_of_reach() -> Result<(), Failed> {
     let operator = Operator::new("out-of-reach", 1)?;
     operator.runs(&STAYS, 0)?;
@@ -178,7 +178,7 @@ fn requested_and_off() -> Result<(), Failed> {
     assert_eq!((output.status.code(), &*segmentation()?), (Some(0), requested), "{said}");
     operator.runs(&["rollback"], 0)?;
 
-    // The kernel keeps the requested value of a feature even while it cannot apply it.
+    // The kernel keeps the requested value of a feature even while it cannot enable the feature.
     operator.inside("ethtool -K veth-server tx-tcp-segmentation off")?;
     set("true")?;
     assert_eq!(segmentation()?, requested);
@@ -193,7 +193,7 @@ fn moved_on_trial() -> Result<(), Failed> {
     operator.inside("ip link add other type veth peer name third")?;
     operator.asks("[device.veth-server]\npolicy = \"none\"\nsettings = { rps_cpus = \"0\" }\n[device.other]\npolicy = \"none\"\nsettings = { rps_cpus = \"0\" }\n")?;
     operator.runs(&["try", "--seconds", "4"], 0)?;
-    // A removed device and another one have swapped names.
+    // Swap the names of the device and another one, then move the device to another namespace.
     operator.inside("ip link set veth-server down")?;
     operator.inside("ip link set veth-server name swapped")?;
     operator.inside("ip link set other name veth-server")?;
@@ -234,14 +234,15 @@ const PLAIN: [&str; 17] = [
     "sort", "wc", "perl", "rm", "find",
 ];
 
-/// The only undo script in an operator's journal.
+/// Returns the only undo script in an operator's journal.
 fn script(operator: &Operator) -> Result<PathBuf, Failed> {
     let found = std::fs::read_dir(operator.state().join("journal"))?
         .find_map(|entry| Some(entry.ok()?.path().join("undo.sh")).filter(|script| script.exists()));
     Ok(found.ok_or("a script")?)
 }
 
-/// Runs a script with a shell that finds only the plain programs; returns the exit status and the output.
+/// Runs the undo script with a shell that finds only the programs in `PLAIN`; returns the exit status and the
+/// output.
 fn by_hand(operator: &Operator) -> Result<(Option<i32>, String), Failed> {
     let programs = operator.state().join("programs");
     std::fs::create_dir_all(&programs)?;
@@ -295,7 +296,8 @@ fn all_by_script() -> Result<(), Failed> {
     let output = Command::new("/bin/sh").arg(&file).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output()?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert_eq!((output.status.code(), operator.host()?), (Some(0), before), "{text}\n{said}");
-    // A rollback skips settings that are already restored. Without a transaction, the script does nothing.
+    // A rollback skips settings that the script has already restored. Without a transaction, `rollback
+    // --script` prints a script that does nothing.
     operator.runs(&["rollback"], 0)?;
     operator.runs(&["rollback"], 0)?;
     let empty = operator.runs(&["rollback", "--script"], 0)?.data;
@@ -316,15 +318,15 @@ fn a_queue_that_is_away() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Enough connections that both queues are almost certain to get some.
+/// So many connections that both queues almost certainly get some.
 const CONNECTIONS: usize = 16;
 
-/// A queue is removed while an attachment holds its settings, and is added again.
+/// Tests a queue that is removed while an attachment holds its settings, and is added again.
 fn brought_back() -> Result<(), Failed> {
     let operator = Operator::new("brought-back", 2)?;
     let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
-    // The hash of a connection chooses its queue. With so many connections, at least one uses the queue that
-    // will be removed.
+    // The hash of a connection selects its queue. With this many connections, at least one uses the queue
+    // that will be removed.
     let _streams =
         (0..CONNECTIONS).map(|_| connected(&operator, &server)).collect::<Result<Vec<_>, Failed>>()?;
     let pid = server.process().pid.to_string();

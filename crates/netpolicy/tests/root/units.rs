@@ -30,7 +30,7 @@ const PEER: &str = "virtio1";
 /// How long an emulated machine may take to boot systemd with only these units.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Numbers of capabilities in `include/uapi/linux/capability.h`.
+/// Capability numbers from `include/uapi/linux/capability.h`.
 const NET_ADMIN: u32 = 12;
 const SYS_PTRACE: u32 = 19;
 const SYS_ADMIN: u32 = 21;
@@ -45,7 +45,8 @@ fn units() -> Result<(), Failed> {
     let server = prepared()?;
     assert_eq!(server.flushes()?, [0; 2], "the test requires a NIC with the settings of the boot");
     let outcome = booted().and_then(|()| lived_through(&server)).and_then(|()| put_back(&server));
-    // Ignore the exit code: `netpolicy status` exits with 3 if something is wrong, as it is here.
+    // Ignore the exit code: `netpolicy status` exits with 3 if something is wrong, as it is after a failed
+    // test.
     let status = Command::new("netpolicy").arg("status").output().map(|output| output.stdout);
     let _ = said("systemctl", &["stop", DAEMON, ATTACH]);
     outcome.map_err(|failed| {
@@ -57,7 +58,7 @@ fn units() -> Result<(), Failed> {
 }
 
 fn lived_through(server: &Server) -> Result<(), Failed> {
-    // The processes have the capabilities that the units specify, according to the kernel.
+    // According to the kernel, the processes have exactly the capabilities that the units specify.
     let (daemon, attach) = (main_process(DAEMON)?, main_process(ATTACH)?);
     assert!(has(daemon, NET_ADMIN)? && !has(daemon, SYS_PTRACE)? && !has(daemon, SYS_ADMIN)?);
     assert!(has(attach, NET_ADMIN)? && has(attach, SYS_PTRACE)? && !has(attach, SYS_ADMIN)?);
@@ -79,7 +80,7 @@ fn lived_through(server: &Server) -> Result<(), Failed> {
     assert_eq!(server.epolls()?, [SUSPENDING; 2]);
     assert_eq!(said("netpolicy", &["-o", "json", "history"])?, history, "no new transaction was committed");
 
-    // Reload with another policy file.
+    // Reload the daemon with another policy file.
     asked("defer50")?;
     said("systemctl", &["reload", DAEMON])?;
     until("the device has the new mode", || Ok(server.flushes()? == [50_000; 2]))?;
@@ -105,8 +106,8 @@ fn lived_through(server: &Server) -> Result<(), Failed> {
     Ok(())
 }
 
-/// If only the daemon is killed, the other processes of its unit roll back the trial. systemd starts no other
-/// daemon here.
+/// Tests that the other processes of the daemon's unit roll back the trial if only the daemon is killed.
+/// systemd does not restart the daemon in this test.
 fn put_back(server: &Server) -> Result<(), Failed> {
     let drop_in = Path::new("/etc/systemd/system").join(format!("{DAEMON}.d"));
     std::fs::create_dir_all(&drop_in)?;
@@ -116,13 +117,13 @@ fn put_back(server: &Server) -> Result<(), Failed> {
                   delivery = \"suspend20\"\nguard = { p50 = \"+1000%\", p90 = \"+1000%\", cpu = \"+1000%\", within = \"3600s\" }\n";
     std::fs::write(POLICY_FILE, policy)?;
     while_asked(|| {
-        // Kill only the daemon, as the OOM killer would: systemd then terminates its guard process. Then kill
-        // the whole unit.
+        // First kill only the daemon, as the OOM killer would: systemd then terminates its guard process. The
+        // second time, kill the whole unit.
         for whom in ["--kill-who=main", "--kill-who=all"] {
             said("systemctl", &["start", DAEMON, ATTACH])?;
             stopped_in_the_middle(server)?;
             if whom == "--kill-who=all" {
-                // The attach service is needed to restore epolls; systemd restarts it a second later.
+                // Restoring epolls needs the attach service, which systemd restarts a second later.
                 said("systemctl", &["kill", "--signal=KILL", whom, ATTACH])?;
             }
             said("systemctl", &["kill", "--signal=KILL", whom, DAEMON])?;
@@ -139,7 +140,7 @@ fn put_back(server: &Server) -> Result<(), Failed> {
     })
 }
 
-/// Stops the daemon (SIGSTOP) while the change on trial is in force, so that it stays in force.
+/// Stops the daemon (SIGSTOP) while the change on trial is in force, so that the change stays in force.
 fn stopped_in_the_middle(server: &Server) -> Result<(), Failed> {
     let signalled = |signal: &str| said("systemctl", &["kill", signal, "--kill-who=main", DAEMON]);
     until("a change is on trial", || {
@@ -155,7 +156,7 @@ fn stopped_in_the_middle(server: &Server) -> Result<(), Failed> {
     })
 }
 
-/// [`PEER`] in a separate namespace. Dropping this returns the NIC for the next test.
+/// [`PEER`] in a separate namespace. Dropping this returns the NIC to the next test.
 struct Lent(Netns);
 
 impl Lent {
@@ -233,7 +234,7 @@ impl Server {
 }
 
 impl Server {
-    /// Whether the device's queues and the epolls have default values.
+    /// Returns whether the device's queues and the epolls have default values.
     fn has_nothing_set(&self) -> Result<bool, Failed> {
         Ok(self.flushes()? == [0; 2] && self.epolls()? == [EpollParams::default(); 2])
     }
@@ -246,7 +247,7 @@ impl Drop for Server {
     }
 }
 
-/// Installs the shipped files unchanged; everything written is in the guest's memory.
+/// Installs the shipped files unchanged, and starts the server. All files are written to the guest's memory.
 fn prepared() -> Result<Server, Failed> {
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
     std::fs::copy(env!("CARGO_BIN_EXE_netpolicy"), "/usr/sbin/netpolicy")?;
@@ -299,7 +300,7 @@ fn asked(delivery: &str) -> Result<(), Failed> {
     Ok(std::fs::write(POLICY_FILE, text)?)
 }
 
-/// Makes process 1 run systemd, and waits until it has booted.
+/// Makes process 1 run systemd, and waits until systemd has started the units.
 fn booted() -> Result<(), Failed> {
     rustix::process::kill_process(rustix::process::Pid::INIT, rustix::process::Signal::USR1)?;
     for unit in [ATTACH, DAEMON] {
@@ -326,7 +327,7 @@ fn show(unit: &str, property: &str) -> Result<String, Failed> {
     Ok(line.trim().to_owned())
 }
 
-/// Whether a process has a capability in its effective set.
+/// Returns whether a process has a capability in its effective set.
 fn has(process: Pid, capability: u32) -> Result<bool, Failed> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let fields: BTreeMap<&str, &str> = status.lines().filter_map(|line| line.split_once(":\t")).collect();

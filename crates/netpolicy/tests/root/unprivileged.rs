@@ -1,4 +1,4 @@
-//! Tests attacks of an unprivileged user (uid 65534) on the daemon, the commands and their files.
+//! Tests attacks by an unprivileged user (uid 65534) on the daemon, the commands and their files.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
@@ -72,8 +72,8 @@ fn as_nobody(program: &str, arguments: &[&str]) -> Result<(), Failed> {
     Err(format!("{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// Returns the refusal of a command that must exit by itself. A daemon that starts instead is killed, and
-/// fails the test.
+/// Returns the refusal of a command that must exit by itself. If a daemon starts instead, it is killed and
+/// the test fails.
 fn refused(operator: &Operator, arguments: &[&str]) -> Result<String, Failed> {
     let whole = operator.netpolicy(arguments);
     let mut command = Command::new("timeout");
@@ -130,7 +130,7 @@ fn metrics_file() -> Result<(), Failed> {
     for at in [&unfinished, &file] {
         fs::remove_file(at)?;
     }
-    // If the daemon opened the pipe, its owner could make it wait forever for a reader.
+    // If the daemon opened the pipe, its owner could make the daemon wait forever for a reader.
     as_nobody("mkfifo", &[text(&unfinished)])?;
     refused("it belongs to another user (uid 65534)")?;
     chown(&directory, Some(0), Some(0))?;
@@ -160,10 +160,10 @@ fn below_theirs() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A directory that the unprivileged user may write to only according to its access control list.
+/// Tests a directory to which only its access control list lets the unprivileged user write.
 fn opened_by_acl() -> Result<(), Failed> {
-    // The version, followed by entries of tag, permissions and id: owner, this user, group, mask, others.
-    // Kernel: `include/uapi/linux/posix_acl_xattr.h`.
+    // The entries of the access control list, each with tag, permissions and id: owner, this user, group,
+    // mask, others. The attribute begins with a version. Kernel: `include/uapi/linux/posix_acl_xattr.h`.
     const NONE: u32 = u32::MAX;
     const ENTRIES: [(u16, u16, u32); 5] =
         [(1, 7, NONE), (2, 7, NOBODY), (4, 0, NONE), (0x10, 7, NONE), (0x20, 0, NONE)];
@@ -207,8 +207,8 @@ fn socket_below_theirs() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process of the unprivileged user that holds one of its kernel locks indefinitely, with a FUSE server.
-/// Dropping this releases the lock.
+/// A process of the unprivileged user that holds one of its own kernel locks indefinitely, with the help of a
+/// FUSE server. Dropping this releases the lock.
 struct Holder {
     server: Child,
     pid: u32,
@@ -224,7 +224,7 @@ impl Holder {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../linux/tests/root/programs/hang.c");
         let compiled = Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(source).status()?;
         assert!(compiled.success(), "{source}");
-        // On most distributions, everyone may open /dev/fuse. Otherwise, create a device node.
+        // Create a device node, because not every distribution lets everyone open /dev/fuse.
         let device = directory.with_file_name(format!("device-{kind}"));
         let (mode, number) = (rustix::fs::Mode::from_raw_mode(0o666), rustix::fs::makedev(10, 229));
         rustix::fs::mknodat(rustix::fs::CWD, &device, rustix::fs::FileType::CharacterDevice, mode, number)?;
@@ -272,7 +272,8 @@ fn holds_a_lock(kind: &str) -> Result<(), Failed> {
     let missed = format!("process {}", holder.pid);
     for command in [&["show"][..], &["doctor"], &["-o", "json", "show"]] {
         let said = ends(&operator.netpolicy(command))?;
-        // With many processes, the kernel lists sockets in a way that takes no locks of the processes.
+        // If there are many processes, netpolicy lists sockets in a way for which the kernel takes no locks
+        // of the processes.
         let is_missed = said.contains(&missed)
             && ["not readable", "could not be read"].iter().any(|words| said.contains(words));
         assert_eq!(is_missed, kind == "epoll", "{command:?}: {said}");
@@ -280,8 +281,8 @@ fn holds_a_lock(kind: &str) -> Result<(), Failed> {
     ends(&operator.netpolicy(&["set", "device", "veth-server", "defer50"]))?;
     are(&operator, &[50_000])?;
     ends(&operator.netpolicy(&["rollback"]))?;
-    // A daemon observes the process because of this section. Match by executable, because concurrent tests
-    // have similar processes.
+    // With this section, the daemon observes the process. Match by executable, because concurrent tests have
+    // similar processes.
     let policy = format!(
         "[service.theirs]\nmatch = {{ uid = 65534, exe = {:?} }}\npolicy = \"latency\"\ndelivery = \"suspend20\"\n",
         holder.program
@@ -298,8 +299,8 @@ fn holds_a_lock(kind: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process locks an io_uring after its first one was set and before its last: the commit, the undo and
-/// later commands must end, and the journal must be free.
+/// Tests a process that locks one of its io_urings after the first ring was set and before the last one is:
+/// the commit, the undo and later commands must end, and the journal must be free.
 fn amid_a_commit() -> Result<(), Failed> {
     let operator = Operator::new("amid", 1)?;
     operator.inside("ip link set lo up")?;
@@ -308,7 +309,7 @@ fn amid_a_commit() -> Result<(), Failed> {
     let pid = holder.pid.to_string();
     let began = Instant::now();
     let said = ends(&operator.netpolicy(&["set", "task", &pid, "suspend50"]))?;
-    // A ring is read before it is set. For the read, the kernel only tries to take the lock (EBUSY).
+    // netpolicy reads a ring before it sets it. For the read, the kernel only tries to take the lock (EBUSY).
     assert!(said.contains("no answer") || said.contains("(EBUSY)"), "{said}");
     assert!(began.elapsed() < Duration::from_secs(20), "the command gives up only once");
     // All of these commands take the journal's lock.
@@ -322,15 +323,15 @@ fn amid_a_commit() -> Result<(), Failed> {
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert_eq!(output.status.code(), Some(code), "{:?}: {said}", command.get_args());
     }
-    // The settings that could not be restored disappear with the process.
+    // The kernel discards the settings that could not be restored when the process exits.
     drop(holder);
     ends(&operator.netpolicy(&["rollback"]))?;
     operator.is_again(&before)?;
     Ok(())
 }
 
-/// Runs the undo script of changes to such a process with only these interpreters. It must exit, and undo
-/// what it can.
+/// Runs the undo script of changes to such a process with only these interpreters. The script must exit, and
+/// undo what it can.
 fn holds_a_lock_of_undo(languages: &[&str]) -> Result<(), Failed> {
     let operator = Operator::new("holds-undo", 1)?;
     operator.inside("ip link set lo up")?;
@@ -447,8 +448,8 @@ fn silent_connections() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A user namespace with the 65536 uids that `/etc/subuid` gives a user. Seven of them connect eight times
-/// each.
+/// Tests a user namespace with the 65536 uids that `/etc/subuid` gives a user. Seven of the uids connect
+/// eight times each.
 fn subordinate_uids() -> Result<(), Failed> {
     const SCRIPT: &str = "import ctypes, os, socket, sys\n\
         begun, mapped = os.pipe(), os.pipe()\n\
@@ -485,7 +486,7 @@ fn subordinate_uids() -> Result<(), Failed> {
     waited_for("the connections beyond the limit", || {
         Ok(operator.said()?.contains("other user namespaces was rejected").then_some(()))
     })?;
-    // The daemon still answers another unprivileged user, whose uid is not mapped there.
+    // The daemon still answers another unprivileged user, whose uid is not mapped in that namespace.
     const ASK: &str = "import socket, sys\n\
         client = socket.socket(socket.AF_UNIX)\n\
         client.settimeout(20)\n\
@@ -500,8 +501,8 @@ fn subordinate_uids() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Output of the commands and the daemon about a process whose name contains U+202E, which reverses the text
-/// after it.
+/// Tests the output of the commands and the daemon about a process whose name contains U+202E, which reverses
+/// the text after it.
 fn misleading_name() -> Result<(), Failed> {
     const SCRIPT: &str = "import select, socket, sys\n\
         open('/proc/self/comm', 'wb').write('a\\u202ed\\u2066e\\x1b[7m'.encode())\n\
@@ -562,7 +563,7 @@ fn misleading_name() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process with many epolls: the daemon's memory and time for one process are bounded.
+/// Tests that the daemon's memory and time for one process are bounded, with a process that has many epolls.
 fn many_epolls() -> Result<(), Failed> {
     const SCRIPT: &str = "import resource, select, socket, sys\n\
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)\n\
@@ -583,11 +584,11 @@ fn many_epolls() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The total size of all transactions, in bytes.
+/// Returns the total size of all transactions in bytes.
 fn journal_bytes(operator: &Operator) -> Result<u64, Failed> {
     let mut bytes = 0;
     for transaction in fs::read_dir(operator.state().join("journal"))? {
-        // A transaction may be compacted meanwhile, which removes files.
+        // netpolicy may compact a transaction meanwhile, which removes files.
         for file in fs::read_dir(transaction?.path()).into_iter().flatten() {
             bytes += file?.metadata().map_or(0, |file| file.len());
         }
@@ -595,8 +596,8 @@ fn journal_bytes(operator: &Operator) -> Result<u64, Failed> {
     Ok(bytes)
 }
 
-/// A process recreates its epolls each time that they are set. The log and the journal stay short, and the
-/// daemon keeps answering.
+/// Tests a process that recreates its epolls each time that they are set: the log and the journal stay short,
+/// and the daemon keeps answering.
 fn recreated_epolls() -> Result<(), Failed> {
     // EPIOCGPARAMS: `include/uapi/linux/eventpoll.h`.
     const SCRIPT: &str = "import fcntl, resource, select, socket, time\n\
@@ -664,7 +665,7 @@ fn who_may() -> Result<(), Failed> {
         assert!(said.starts_with(words), "{arguments:?}: {said}");
         assert_eq!(said.matches("Run netpolicy as root").count(), 1, "{arguments:?}: {said}");
     }
-    // Commands that any user may run do not require root.
+    // Commands that any user may run do not demand root.
     let schema = Command::new(&program).arg("schema").uid(NOBODY).gid(NOBODY).output()?;
     assert!(
         schema.status.success() && schema.stderr.is_empty(),

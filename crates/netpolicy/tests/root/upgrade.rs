@@ -1,4 +1,5 @@
-//! Tests a program that replaces an older one: it keeps and rolls back the settings of the earlier daemon.
+//! Tests a netpolicy that replaces an older version: it keeps and rolls back the settings of the earlier
+//! daemon.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -10,8 +11,8 @@ use testkit::operator::{Operator, flushes};
 use testkit::{Need, test};
 
 /// The journal of a daemon of version 0.1.0 that was killed after it had set `policy = "bulk"` and `delivery
-/// = "defer50"` on a device with two queues. Placeholders replace host-specific values, and lines have no
-/// checksums.
+/// = "defer50"` on a device with two queues. Placeholders stand for host-specific values, and the lines have
+/// no checksums.
 const RECORDED: &str = include_str!("recorded/daemon-0.1.0.jsonl");
 
 /// The name of the recorded transaction.
@@ -40,7 +41,7 @@ fn taken_over() -> Result<(), Failed> {
     let set = operator.host()?;
     assert_eq!(flushes(&set), [DEFER50; 2]);
 
-    // Replace the transaction by the same changes as recorded by an earlier daemon.
+    // Replace the transaction with the same changes as an earlier daemon recorded them.
     let journal = operator.state().join("journal");
     let ours = only_transaction(&journal)?;
     let text = std::fs::read_to_string(ours.join("journal.jsonl"))?;
@@ -69,7 +70,7 @@ fn taken_over() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The directory of the only transaction in the journal.
+/// Returns the directory of the only transaction in the journal.
 fn only_transaction(journal: &Path) -> Result<PathBuf, Failed> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(journal)? {
@@ -82,7 +83,8 @@ fn only_transaction(journal: &Path) -> Result<PathBuf, Failed> {
     }
 }
 
-/// The recorded journal with checksums, and with this host's boot id, namespace, device and landmarks.
+/// Returns the recorded journal with checksums, and with this host's boot id, namespace, device and
+/// landmarks.
 fn recorded_for(begin: &Value) -> Result<String, Failed> {
     let changed = begin["plan"].to_string();
     let number = |field: &str| -> Result<String, Failed> {

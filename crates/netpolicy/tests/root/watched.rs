@@ -105,7 +105,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Returns the counts of a port of the lab's server while `body` runs.
+/// Returns the counts that a meter of a port of the lab's server measures while `body` runs.
 pub(crate) fn counted(
     lab: &Lab,
     port: u16,
@@ -120,8 +120,8 @@ pub(crate) fn counted(
     Ok(window.counts)
 }
 
-/// Checks that at most a thousandth of the requests is missing, and that answers are not counted as other
-/// sends.
+/// Checks that at most a thousandth of the requests is not counted, and that hardly any answers are counted
+/// as unsolicited sends.
 fn are_all(counts: &LiveCounts, requests: u64) {
     assert!(counts.requests.abs_diff(requests) * 1_000 <= requests, "{requests} were answered: {counts:?}");
     assert_eq!(counts.arrivals, counts.answered, "{counts:?}");
@@ -155,7 +155,7 @@ fn redis() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A server whose runtime reads on several threads. It writes each answer in several parts.
+/// A server whose runtime reads on several threads and that writes each answer in several parts.
 const GO: &str = r#"package main
 
 import (
@@ -195,7 +195,7 @@ fn go() -> Result<(), Failed> {
         for _ in 0..REQUESTS {
             connection.write_all(b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n")?;
             answer.clear();
-            // The empty chunk is the end of the answer.
+            // An empty chunk ends the answer.
             while !answer.ends_with(b"0\r\n\r\n") {
                 let read = connection.read(&mut part)?;
                 assert!(read > 0, "{}", String::from_utf8_lossy(&answer));
@@ -214,8 +214,8 @@ fn go() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Starts nginx on a port, with one file of 64 KiB. nginx sends the head with `writev` and the body with
-/// `sendfile`.
+/// Starts nginx on a port with one file of 64 KiB. nginx sends the head of an answer with `writev` and the
+/// body with `sendfile`.
 pub(crate) fn nginx(lab: &Lab, port: u16) -> Result<(Scratch, ServerProgram), Failed> {
     let scratch = Scratch::new("nginx")?;
     std::fs::write(scratch.path("file"), vec![b'x'; BODY])?;
@@ -280,7 +280,8 @@ fn nginx_asked(stays: bool) -> Result<(), Failed> {
     Ok(())
 }
 
-/// haproxy in front of nginx, in the same namespace. Its requests to nginx must not count as answers.
+/// Tests haproxy in front of nginx, in the same namespace. haproxy's requests to nginx must not count as
+/// answers.
 fn haproxy() -> Result<(), Failed> {
     const PORT: u16 = 8_082;
     const BEHIND: u16 = 8_083;
@@ -304,7 +305,8 @@ fn haproxy() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A server that returns its input by splicing it through a pipe: the data never enters the process.
+/// A server that sends its input back by splicing it through a pipe, so that the data never enters the
+/// process.
 const SPLICES: &str = r"
 import os, socket, sys
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
@@ -339,8 +341,8 @@ fn splices() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A server, or a client if a number of requests is given, with kernel TLS in both directions. Both know the
-/// key, so there is no handshake. `struct tls12_crypto_info_aes_gcm_128`; Kernel: 5.1,
+/// A server, or a client if a number of requests is given, with kernel TLS in both directions. Both have the
+/// key in advance, so there is no handshake. `struct tls12_crypto_info_aes_gcm_128`; Kernel: 5.1,
 /// `include/uapi/linux/tls.h`.
 const TLS: &str = r"
 import socket, struct, sys
@@ -446,7 +448,8 @@ fn mptcp() -> Result<(), Failed> {
     Ok(())
 }
 
-/// HTTP/1.0: the end of the connection is the end of the answer. The server sends the head before the body.
+/// Tests HTTP/1.0, in which the end of the connection ends the answer. The server sends the head before the
+/// body.
 fn connection_each() -> Result<(), Failed> {
     const PORT: u16 = 8000;
     const REQUESTS: u64 = 1_000;
@@ -494,7 +497,7 @@ fn as_the_schema_says() -> Result<(), Failed> {
     assert!(drawn.contains("Response times") && drawn.contains("veth-server"), "{drawn}");
     let documents: Vec<Value> = said.data.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let kinds: Vec<&str> = documents.iter().filter_map(|document| document["kind"].as_str()).collect();
-    // On a busy machine, some windows are skipped.
+    // On a busy machine, `watch` may skip some windows.
     let (last, others) = kinds.split_last().ok_or("nothing was printed")?;
     assert!(*last == "watch" && !others.is_empty() && others.len() <= 3, "{kinds:?}");
     assert!(others.iter().all(|kind| *kind == "watch-window"), "{kinds:?}");
@@ -508,7 +511,8 @@ fn as_the_schema_says() -> Result<(), Failed> {
     assert!(all["by_worker"][0]["name"].as_str().is_some_and(|name| name.contains('[')), "{all}");
     let service = all["cost"]["service"].as_f64().ok_or("a cost")?;
     assert!(service > 500.0, "{all}");
-    // The first window measures the meter's own cost. The bounds of the figures include that cost.
+    // The first window measures the cost of the meter itself, and the bounds of the figures include that
+    // cost.
     assert!(documents[0]["data"]["weight"].as_f64().is_some_and(|weight| weight > 0.0), "{all}");
     let cost = service + all["cost"]["delivery"].as_f64().unwrap_or(0.0);
     let (least, weight) = (&all["without_measuring"]["cpu_at_least"], &all["weight"]);
@@ -577,7 +581,7 @@ fn ends() -> Result<(), Failed> {
     Ok(())
 }
 
-/// `watch` whose output is closed, as with `| head`.
+/// Tests `watch` with an output that is closed, as with `| head`.
 fn unread() -> Result<(), Failed> {
     let operator = Operator::new("watched-unread", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -601,7 +605,7 @@ fn without_space() -> Result<(), Failed> {
     assert_eq!(std::fs::read(&earlier)?, b"evidence\n");
     let small = operator.state().with_file_name("small");
     std::fs::create_dir_all(&small)?;
-    // The page contains the summary, but not the windows.
+    // When the disk is full, the output contains the summary, but not the windows.
     let record = small.join("day.jsonl").display().to_string();
     let arguments = ["-o", "json", "watch", "--port", "11211", "--seconds", "4", "--record", &record];
     let output = while_asked_in_turn(&operator, || {
@@ -617,7 +621,7 @@ fn without_space() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Connections beyond a limit are only counted, so the meter's state is bounded.
+/// The meter only counts connections beyond a limit, so its state is bounded.
 fn too_many() -> Result<(), Failed> {
     const MEASURED: u32 = 100;
     const CONNECTIONS: u64 = 300;
@@ -648,7 +652,7 @@ fn too_many() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A service with one request per minute.
+/// Tests a service with one request per minute.
 fn one_request() -> Result<(), Failed> {
     let operator = Operator::new("watched-seldom", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -674,14 +678,14 @@ fn one_request() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Another namespace has a program with the same name.
+/// Tests a program with the same name in another namespace.
 fn namesake() -> Result<(), Failed> {
     let operator = Operator::new("watched-namesake", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let other = Lab::new(&LabOptions::with_queues(1))?;
     let namesake = other.start_memcached(&MemcachedOptions::default())?;
     let before = operator.host()?;
-    // Run as in a shell on this host, without --netns.
+    // Run the command without --netns, as in a shell on the server's host.
     let said = while_asked(&operator, || {
         let compare =
             operator.netpolicy_here(&["compare", "memcached", "--b", "defer50", "--max-seconds", "8"]);
@@ -698,7 +702,7 @@ fn namesake() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A namespace disappears when its last process exits.
+/// Tests a namespace that disappears when its last process exits.
 fn namespace_goes() -> Result<(), Failed> {
     let operator = Operator::new("watched-namespace", 1)?;
     let other = Lab::new(&LabOptions::with_queues(1))?;
@@ -726,19 +730,19 @@ fn namespace_goes() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The BPF programs that a process holds.
+/// Returns the ids of the BPF programs that a process holds.
 pub(crate) fn programs(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     Ok(held(pid, "prog_id:")?.into_iter().map(|(_, program)| program).collect())
 }
 
-/// The BPF links by which a process has attached these programs, from its own descriptors. Iterating over all
-/// links of the kernel would end early if another process closed one.
+/// Returns the ids of the BPF links by which a process has attached these programs, from the process's own
+/// descriptors. Iterating over all links of the kernel would end early if another process closed one.
 pub(crate) fn links(pid: u32, programs: &BTreeSet<u32>) -> Result<BTreeSet<u32>, Failed> {
     let links = held(pid, "link_id:")?.into_iter();
     Ok(links.filter_map(|(link, program)| programs.contains(&program).then_some(link)).collect())
 }
 
-/// A field of the process's descriptors of BPF objects, each with its program.
+/// Returns the values of a field in a process's descriptors of BPF objects, each with the id of its program.
 fn held(pid: u32, field: &str) -> Result<Vec<(u32, u32)>, Failed> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
@@ -749,7 +753,7 @@ fn held(pid: u32, field: &str) -> Result<Vec<(u32, u32)>, Failed> {
     Ok(found)
 }
 
-/// Whether the kernel still has one of these programs.
+/// Returns whether the kernel still has one of these programs.
 pub(crate) fn is_loaded(programs: &BTreeSet<u32>) -> bool {
     programs.iter().any(|program| libbpf_rs::Program::fd_from_id(*program).is_ok())
 }
@@ -797,7 +801,7 @@ fn unprivileged() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Simulates a kernel without BTF: mounts an empty directory over it, only for the command.
+/// Simulates a kernel without BTF: mounts an empty directory over `/sys/kernel/btf`, only for the command.
 fn without_btf() -> Result<(), Failed> {
     let operator = Operator::new("watched-btf", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -820,8 +824,8 @@ fn sampler(lab: &Lab, port: u16, process: ProcessId) -> Result<Sampler, Failed> 
     Sampler::of_ports(&ports, vec![process], Duration::ZERO).map_err(failed)
 }
 
-/// Kernel threads start and stop with the setting between windows of the same measurement, as in a
-/// comparison.
+/// Tests kernel threads that start and stop between windows of the same measurement because the setting
+/// changes, as in a comparison.
 fn begin_to_poll() -> Result<(), Failed> {
     const REQUESTS: usize = 4_000;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
@@ -857,7 +861,8 @@ fn begin_to_poll() -> Result<(), Failed> {
         let softirq = interrupted.softirq.ok_or("softirqs are counted")?;
         let (polled, threaded) = window(Threading::On)?;
         assert!(polled > 0, "{threaded:?}");
-        // The thread does the work of the softirq, so the CPU time moves from one figure to the other.
+        // The thread does the work of the softirq, so the CPU time moves from the softirq figure to the
+        // thread figure.
         assert!(threaded.kthreads.0 * 2 > softirq.0, "{threaded:?} instead of {interrupted:?}");
         assert!(threaded.softirq.is_some_and(|left| left.0 * 4 < softirq.0), "{threaded:?}, {interrupted:?}");
     }
@@ -869,7 +874,7 @@ fn begin_to_poll() -> Result<(), Failed> {
 fn forked() -> Result<(), Failed> {
     const PORT: u16 = 7_073;
     const CONNECTIONS: usize = 60;
-    /// The unit of the CPU times of processes.
+    /// The number of ticks per second in the CPU times of processes.
     const TICKS_A_SECOND: f64 = 100.0;
     let scratch = Scratch::new("forking-server")?;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
@@ -906,21 +911,21 @@ fn forked() -> Result<(), Failed> {
     eventually("the parent has waited for all its children", || {
         std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.is_empty().then_some(())
     })?;
-    // The kernel frees an exited process after an RCU grace period.
+    // The kernel frees an exited process only after an RCU grace period.
     std::thread::sleep(Duration::from_millis(300));
     let usage = sampler.end().map_err(failed)?.usage.ok_or("the server runs")?;
     let spent = ticks_of(pid)?.abs_diff(began);
     #[expect(clippy::cast_precision_loss, reason = "the number of ticks, and nanoseconds of seconds")]
     let (counted, spent) = (usage.service.0 as f64 / 1e9, spent as f64 / TICKS_A_SECOND);
     assert!(spent > 1.3, "141 lines take ten milliseconds each: {spent} s");
-    // The kernel rounds down each of the four sums. The first child wrote its first line before the
+    // The kernel rounds each of the four sums down, and the first child wrote its first line before the
     // measurement.
     assert!((counted - spent).abs() < 0.03 * spent + 0.03, "{counted} s of {spent} s: {usage:?}");
     assert!(usage.switches >= 141, "the parent waits for the result of each line: {usage:?}");
     Ok(())
 }
 
-/// The user and system time of a process and the children that it has waited for, in ticks.
+/// Returns the user and system time, in ticks, of a process and of the children that it has waited for.
 fn ticks_of(pid: Pid) -> Result<u64, Failed> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(") ").ok_or("a name in brackets")?;

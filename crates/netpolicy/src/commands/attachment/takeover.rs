@@ -18,11 +18,11 @@ pub(super) struct Takeover {
 
 impl Takeover {
     /// Restores settings that killed programs left on the wanted knobs and on these processes. If a program
-    /// has left one of them, all its settings are restored. `own` lists this attachment's transactions.
-    /// Returns true if anything may have changed.
+    /// has left one of these settings, all of its settings are restored. `own` lists this attachment's
+    /// transactions. Returns true if anything may have changed.
     ///
     /// Concurrent calls are safe: each transaction is rolled back once, under the journal's lock, and the
-    /// second caller finds it done. If this process is killed, the next caller restores the rest.
+    /// second caller finds that it is done. If this process is killed, the next caller restores the rest.
     pub(super) fn put_back(
         &mut self,
         planned: &Planned,
@@ -61,7 +61,7 @@ impl Takeover {
     }
 }
 
-/// Rolls back everything that a program has left, newest first.
+/// Rolls back all transactions that a program has left behind, newest first.
 fn put_back(
     program: Pid,
     names: impl Iterator<Item = TransactionName>,
@@ -84,7 +84,7 @@ fn put_back(
                     ));
                 }
             }
-            // Another process has already rolled it back.
+            // Another process has already rolled back this transaction.
             Err(
                 RollBackError::NothingToUndo { .. }
                 | RollBackError::Journal(JournalError::NoSuchTransaction { .. }),
@@ -107,7 +107,7 @@ fn put_back(
     Ok(found)
 }
 
-/// Whether both are the same process, even if its name has changed.
+/// Whether both ids are of the same process, even if its name has changed.
 fn same(one: ProcessId, other: ProcessId) -> bool {
     one.pid == other.pid && one.started == other.started
 }
