@@ -1,7 +1,7 @@
 //! Measures planning time on a large host: 1 024 queues, 256 CPUs, 500 services. `cargo bench -p
-//! netpolicy-plan` prints one line per stage, with the minimum and the median of several rounds. The recipes
-//! first only name a delivery mode. Then they set everything, with a layout and a service with another
-//! policy, so that the device is divided.
+//! netpolicy-plan` prints one line per stage, with the minimum and the median of several rounds. In the first
+//! rounds, the recipes only name a delivery mode. Then they set everything, with a layout and a service with
+//! another policy, so that the device is divided.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -131,8 +131,8 @@ fn whole(mut policy: Policy) -> Policy {
     policy
 }
 
-/// A host with one device. Half of the services have connections, each on two separate queues. The other half
-/// has received no packet yet, so each of these services claims all queues.
+/// Returns a host with one device. Half of the services have connections, each on two separate queues. The
+/// other half have received no packet yet, so each of these services claims all queues.
 fn host() -> Host {
     let device = DeviceId { netns: NETNS, ifindex: IfIndex(2), name: Label::new("eth0") };
     let online: CpuSet = (0..CPUS).map(Cpu).collect();

@@ -78,7 +78,7 @@ fn peak_kib() -> u64 {
     line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0)
 }
 
-/// A node with eth0 and eth1 under bond0, with bond0.100, and with the host's end of each pod's veth.
+/// Returns a node with eth0 and eth1 under bond0, with bond0.100, and with the host's end of each pod's veth.
 fn node() -> Host {
     let napis = |first: u32| (first..first + QUEUES_PER_NIC).collect::<Vec<_>>();
     let mut host = made::host();
@@ -116,7 +116,7 @@ fn node() -> Host {
     host
 }
 
-/// A pod's server in a separate network namespace. Its connections have NAPI ids of both NICs.
+/// Returns a pod's server in a separate network namespace. Its connections have NAPI ids of both NICs.
 fn server(pod: u32, online: &CpuSet) -> Process {
     let pid = Pid(10_000 + pod);
     let id = ProcessId { pid, started: 1, comm: Label::new("server") };
@@ -177,7 +177,7 @@ fn policy() -> Policy {
     policy
 }
 
-/// Gives each service the servers of the same number of pods.
+/// Distributes the pods' servers evenly over the services.
 fn resolved() -> Resolved {
     (0..PODS).fold(Resolved::default(), |resolved, pod| {
         let intent = usize::try_from(3 + pod % SERVICES).expect("a small index");

@@ -14,7 +14,7 @@ use crate::queue_object::Objects;
 use crate::refusal::Refusal;
 use crate::wanted::Collected;
 
-/// Deals out the request's online CPUs in a cycle. The n-th interrupt and the n-th thread get the same CPU:
+/// Assigns the request's online CPUs in a cycle. The n-th interrupt and the n-th thread get the same CPU:
 /// with one worker per queue, a packet is then processed and read on CPUs that share a cache. The order
 /// depends only on identities, so the result for a host is always the same.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Deal {
 }
 
 impl Deal {
-    /// Deals out the CPUs that are both requested and online; `None` if there are none.
+    /// Creates a cycle of the CPUs that are both requested and online; `None` if there are none.
     pub(crate) fn new(asked: &CpuSet, host: &Host) -> Option<Self> {
         let cpus: Vec<Cpu> = asked.intersection(&host.topology.online).iter().collect();
         (!cpus.is_empty()).then_some(Self { cpus, next: 0 })
@@ -38,7 +38,8 @@ impl Deal {
     }
 }
 
-/// Assigns CPUs for one part of a placement: to its interrupts and threads, and for its wake-up latency.
+/// Selects the CPUs of one part of a placement: those of its interrupts and threads, and those whose wake-up
+/// latency is limited.
 pub(crate) struct PartCpus<'a> {
     pub(crate) part: &'a PlacedRequest,
     pub(crate) index: &'a Index<'a>,
@@ -47,13 +48,14 @@ pub(crate) struct PartCpus<'a> {
     pub(crate) inferred: bool,
 }
 
-/// A queue whose interrupt is not pinned, because the interrupt was inferred and not reported by the driver.
+/// A queue whose interrupt is not pinned, because the driver does not report the interrupt and netpolicy
+/// inferred it.
 struct InferredIrqs {
     device: DeviceId,
     evidence: String,
 }
 
-/// Adds one note per device, with one queue as evidence.
+/// Adds one note per device with such queues, with one queue as evidence.
 fn note_unsure(left: &[InferredIrqs], collected: &mut Collected) {
     let mut by_device: BTreeMap<DeviceId, (usize, &str)> = BTreeMap::new();
     for InferredIrqs { device, evidence } in left {
@@ -142,8 +144,8 @@ impl PartCpus<'_> {
         Ok(())
     }
 
-    /// Why a queue's interrupt is not pinned: the driver does not report the interrupt. `None` if the driver
-    /// reports it, or if the operator allows inferred interrupts.
+    /// Returns why a queue's interrupt is not pinned: the driver does not report the interrupt. Returns
+    /// `None` if the driver reports it, or if the operator allows inferred interrupts.
     fn inferred_irqs(&self, queue: RxQueue) -> Option<InferredIrqs> {
         let device = self.index.devices.get(&queue.device)?;
         let edge = self.index.napi_of(queue)?.irq?;
@@ -178,7 +180,7 @@ impl PartCpus<'_> {
         Ok(())
     }
 
-    /// The value of a mechanism in the part's recipe.
+    /// Returns the value of a mechanism in the part's recipe.
     fn value(&self, mechanism: Mechanism) -> Option<&RecipeValue> {
         self.found(mechanism).map(|found| &found.value)
     }
@@ -187,7 +189,7 @@ impl PartCpus<'_> {
         self.recipes.agreed(self.part.intent.policy, mechanism, &self.part.circumstances).entry
     }
 
-    /// The recipe's entry for a mechanism.
+    /// Returns the reason that the part's recipe gives for a mechanism.
     fn entry(&self, mechanism: Mechanism) -> Option<Reason> {
         let intent = &self.part.intent;
         let found = self.found(mechanism)?;
@@ -195,7 +197,7 @@ impl PartCpus<'_> {
         Some(Reason::new(found.because.why.clone(), source))
     }
 
-    /// Collects the limit on the CPUs' wake-up latency: the lowest of all requests.
+    /// Collects the limit on the CPUs' wake-up latency. Of several requests' limits, the lowest applies.
     pub(crate) fn wake_latency(&self, collected: &mut Collected) {
         if self.part.queues.is_empty() && self.part.processes.is_empty() {
             return;

@@ -2,7 +2,7 @@
 //! the process. The requests of sockets become intents for the epolls that watch the sockets, because an
 //! epoll has one set of busy-poll parameters. These intents take precedence over requests for services and
 //! devices, but not over the operator's request for the process. Requests that cannot be met are dropped and
-//! reported. They never prevent the others from being placed.
+//! reported; they do not prevent other requests from being placed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::place::place;
 use crate::refusal::Refusal;
 use crate::resolved::Resolved;
 
-/// If the requests cannot all be placed together, the maximum number that are tried individually.
+/// The maximum number of requests to try one by one, if they cannot all be placed together.
 const TRIED_MAX: usize = 64;
 
 /// A policy and the application requests that can be met together with it.
@@ -70,7 +70,7 @@ pub fn requests(policy: &Policy, requested: &[AppRequest], host: &Host) -> (Vec<
     let mut tasks: BTreeMap<Pid, PolicyName> = BTreeMap::new();
     let mut sockets: BTreeMap<u64, PolicyName> = BTreeMap::new();
     for asked in requested {
-        // Another program wrote this number: netpolicy writes only numbers of policies.
+        // Only another program writes a number that belongs to no policy, so ignore the request.
         let Some(policy) = PolicyName::from_number(asked.number) else { continue };
         match asked.of {
             Requester::Task(pid) => drop(tasks.insert(pid, policy)),
@@ -105,7 +105,7 @@ pub fn requests(policy: &Policy, requested: &[AppRequest], host: &Host) -> (Vec<
     (requests, notes)
 }
 
-/// The epolls whose sockets have a request, by requested policy.
+/// Returns the epolls whose sockets have a request, by requested policy.
 fn epolls_by_policy(
     process: &Process,
     sockets: &BTreeMap<u64, PolicyName>,
@@ -143,10 +143,10 @@ fn request(target: Target, policy: PolicyName, source: &str) -> Intent {
     Intent::new(target, policy, origin)
 }
 
-/// The origin of a process's request for itself.
+/// The origin of an intent that a process requested for itself.
 const ITS_OWN: &str = "its own request";
 
-/// Whether a request was made by an application, and not by the operator.
+/// Returns whether a request was made by an application, and not by the operator.
 pub(crate) fn is_of_application(intent: &Intent) -> bool {
     match &intent.target {
         Target::Epolls(..) => true,

@@ -7,17 +7,17 @@ use model::{DeliveryMode, Intent};
 
 use crate::refusal::{Refusal, RefusalKind};
 
-/// How many threads of a process can busy-poll at the same time: the threads that wait in its epolls. Every
-/// epoll counts, even one without connections, because it may get some at any moment. An epoll that [only
-/// accepts](only_accepts) does not count, and is not set either. A process without an epoll counts as one
-/// thread.
+/// Returns how many threads of a process can busy-poll at the same time: the threads that wait in its epolls.
+/// Every epoll counts, even one without connections, because it may get some at any moment. An epoll that
+/// [only accepts](only_accepts) does not count, and is not set either. A process without an epoll counts as
+/// one thread.
 pub(crate) fn pollers(process: &Process, mode: DeliveryMode) -> usize {
     let polling = process.epolls.iter().filter(|epoll| !only_accepts(process, epoll, mode)).count();
     let waits = polling + process.rings.len();
     waits.min(process.threads.len()).max(1)
 }
 
-/// How many threads of a process can poll separate NAPIs. An epoll that [only waits for new
+/// Returns how many threads of a process can each poll a separate NAPI. An epoll that [only waits for new
 /// connections](is_dispatcher) has no NAPI, whatever its parameters. `threads` is the number of threads of
 /// the whole process, because any of them may wait in these epolls; 0 if it is unknown.
 pub(crate) fn napi_pollers(process: &Process, threads: usize) -> usize {
@@ -26,18 +26,18 @@ pub(crate) fn napi_pollers(process: &Process, threads: usize) -> usize {
     waits.min(if threads == 0 { waits } else { threads }).max(1)
 }
 
-/// Whether `fullbusy` skips an epoll that [only waits for new connections](is_dispatcher). Other modes that
-/// keep CPUs busy need no NAPI, so in these modes such an epoll busy-waits like any other. An epoll that
-/// already busy-waits is not skipped, because it may still poll.
+/// Returns whether `fullbusy` skips an epoll because it [only waits for new connections](is_dispatcher).
+/// Other modes that keep CPUs busy need no NAPI, so in these modes such an epoll busy-waits like any other.
+/// An epoll that already busy-waits is not skipped, because it may still poll.
 pub(crate) fn only_accepts(process: &Process, epoll: &Epoll, mode: DeliveryMode) -> bool {
     let busy = epoll.params.is_some_and(|params| params.waits_busily());
     mode == DeliveryMode::FullBusy && !busy && is_dispatcher(process, epoll)
 }
 
-/// Whether an epoll only waits for new connections, which the process passes to other epolls: it watches a
-/// listening socket but no connection, and the process has another epoll that watches no listener. Such an
-/// epoll has no NAPI. Kernel: 6.18, `fs/eventpoll.c` `ep_busy_loop()` polls the NAPI of an earlier event's
-/// connection.
+/// Returns whether an epoll only waits for new connections, which the process passes to other epolls: the
+/// epoll watches a listening socket but no connection, and the process has another epoll that watches no
+/// listener. Such an epoll has no NAPI. Kernel: 6.18, `fs/eventpoll.c` `ep_busy_loop()` polls the NAPI of an
+/// earlier event's connection.
 fn is_dispatcher(process: &Process, epoll: &Epoll) -> bool {
     let watched = |epoll: &Epoll, like: fn(&Socket) -> bool| {
         let inodes: BTreeSet<u64> = epoll.members.iter().map(|member| member.inode).collect();
@@ -49,10 +49,10 @@ fn is_dispatcher(process: &Process, epoll: &Epoll) -> bool {
         && process.epolls.iter().any(|other| other.id != epoll.id && !watched(other, listens))
 }
 
-/// Checks the CPUs that a mode keeps busy without traffic against the request's budget.
+/// Checks the number of CPUs that a mode keeps busy without traffic against the request's budget.
 ///
 /// # Errors
-/// [`RefusalKind::Safety`] if they exceed it.
+/// [`RefusalKind::Safety`] if the number exceeds the budget.
 pub(crate) fn check_polling(
     intent: &Intent,
     mode: DeliveryMode,
@@ -102,7 +102,7 @@ pub(crate) fn check_polling(
     Err(refusal)
 }
 
-/// Checks the budget for kernel threads: one for each NAPI.
+/// Checks the number of kernel threads, one for each NAPI, against the request's budget.
 fn check_kthreads(intent: &Intent, mode: DeliveryMode, napis: usize) -> Result<(), Refusal> {
     let needed = u32::try_from(napis).unwrap_or(u32::MAX).saturating_mul(mode.polling_cpus_per_napi());
     let allowed = intent.budget.polling_cpus.unwrap_or(0);

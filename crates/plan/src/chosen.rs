@@ -1,8 +1,8 @@
-//! The delivery mode of a request, with the reason.
+//! The delivery mode that was chosen for a request, with the reason.
 
 use model::{DeliveryMode, Intent, Reason};
 
-/// The delivery mode of a request.
+/// The delivery mode that was chosen for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// The mode.
@@ -12,8 +12,8 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// Whether a request for an optimising policy resolves to the kernel's default here, as `latency` does on
-    /// a veth.
+    /// Returns whether a request for an optimising policy resolves to the kernel's default on this host, as
+    /// `latency` does on a veth.
     pub fn is_default_despite(&self, intent: &Intent) -> bool {
         intent.policy.optimizes() && intent.delivery.is_none() && self.mode == DeliveryMode::Interrupt
     }

@@ -19,34 +19,34 @@ pub(crate) struct ResolvedRequest<'p> {
     /// The request.
     pub(crate) intent: &'p Intent,
     pub(crate) delivery: DeliveryMode,
-    /// The context that polls its NAPIs.
+    /// The context that polls the NAPIs of the request.
     pub(crate) threading: Threading,
     /// The parameters of the delivery mode.
     pub(crate) params: DeliveryParams,
 }
 
 impl ResolvedRequest<'_> {
-    /// The values of a queue.
+    /// Returns the request's values for a queue.
     pub(crate) fn of_queue(&self) -> (EmptyPolls, Nanoseconds, Nanoseconds) {
         (self.params.defer_hard_irqs, self.params.gro_flush_timeout, self.params.irq_suspend_timeout)
     }
 
-    /// The context that polls a queue, and how its thread is scheduled.
+    /// Returns the context that polls a queue, and how the queue's kernel thread is scheduled.
     pub(crate) fn of_kthread(&self) -> (Threading, &KthreadRequest) {
         (self.threading, &self.intent.kthread)
     }
 
-    /// The values of an epoll.
+    /// Returns the request's values for an epoll.
     pub(crate) fn of_epoll(&self) -> EpollParams {
         self.params.epoll
     }
 
-    /// The CPUs for interrupts and threads.
+    /// Returns the CPUs for interrupts and threads.
     pub(crate) fn cpus(&self) -> Option<&CpuSet> {
         self.intent.cpus.as_ref()
     }
 
-    /// Whether two requests may share queues because they have the same values for them.
+    /// Returns whether two requests may share queues because they have the same values for them.
     pub(crate) fn shares_queues_with(&self, other: &Self) -> bool {
         self.of_queue() == other.of_queue()
             && self.of_kthread() == other.of_kthread()
@@ -77,7 +77,7 @@ struct Owner {
     by_division: bool,
 }
 
-/// The result of a claim.
+/// The result of claiming a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueClaim {
     /// The claimant owns the queue now.
@@ -88,19 +88,19 @@ pub(crate) enum QueueClaim {
     Yielded,
 }
 
-/// The owners of all queues.
+/// The owner of each queue.
 #[derive(Debug)]
 pub(crate) struct Claims {
     owners: Vec<Option<Owner>>,
 }
 
 impl Claims {
-    /// Creates an empty table.
+    /// Creates a table in which no queue has an owner.
     pub(crate) fn new(queues: usize) -> Self {
         Self { owners: vec![None; queues] }
     }
 
-    /// The part that owns a queue.
+    /// Returns the part that owns a queue.
     pub(crate) fn owner(&self, slot: usize) -> Option<usize> {
         self.owners[slot].map(|owner| owner.part)
     }
@@ -148,7 +148,7 @@ impl Claims {
     }
 }
 
-/// The refusal for an object for which two requests have different values.
+/// Creates the refusal for an object for which two requests have different values.
 pub(crate) fn conflict(
     object: impl std::fmt::Display,
     first: &ResolvedRequest<'_>,

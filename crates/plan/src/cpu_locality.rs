@@ -8,14 +8,14 @@ use model::{Cpu, CpuSet, Host, Intent, NumaNode};
 /// A physical core and its usable hardware threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Core {
-    /// The threads, in ascending order; at least one.
+    /// The core's usable hardware threads, in ascending order; at least one.
     pub(crate) threads: Vec<Cpu>,
-    /// The CPUs that share its last-level cache.
+    /// The CPUs that share the core's last-level cache.
     llc: CpuSet,
     node: Option<NumaNode>,
 }
 
-/// The usable cores for a device.
+/// The cores that a device's request may use, in order of their distance from the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NearCores {
     /// The cores; those of the device's NUMA node come first.
@@ -27,8 +27,8 @@ pub(crate) struct NearCores {
     pub(crate) local_is_closed: bool,
 }
 
-/// The CPUs that a request may use: those that it names, or else those that are not isolated. Only online
-/// CPUs.
+/// Returns the online CPUs that a request may use: those that the request names, or else those that are not
+/// isolated.
 pub(crate) fn allowed(intent: &Intent, host: &Host) -> CpuSet {
     let online = &host.topology.online;
     intent
@@ -92,8 +92,8 @@ impl NearCores {
         self.cores.len()
     }
 
-    /// All CPUs: first the first thread of every core, then the second thread of every core that has one, and
-    /// so on.
+    /// Returns all CPUs: first the first thread of every core, then the second thread of every core that has
+    /// one, and so on.
     pub(crate) fn in_turn(&self) -> Vec<Cpu> {
         let deepest = self.cores.iter().map(|core| core.threads.len()).max().unwrap_or(0);
         (0..deepest)
@@ -101,7 +101,8 @@ impl NearCores {
             .collect()
     }
 
-    /// The distance between two CPUs: 0 in one core, 1 in one cache, 2 in one node, 3 otherwise.
+    /// Returns the distance between two CPUs: 0 in the same core, 1 with the same cache, 2 in the same node,
+    /// 3 otherwise.
     pub(crate) fn distance(&self, one: Cpu, other: Cpu) -> u8 {
         let of = |cpu: Cpu| self.core_of.get(&cpu).map(|at| &self.cores[*at]);
         match (of(one), of(other)) {

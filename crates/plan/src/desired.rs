@@ -25,7 +25,7 @@ use crate::refusal::{Refusal, RefusalKind};
 use crate::reuseport;
 use crate::wanted::{Collected, Desired, DesiredSetting};
 
-/// The desired settings of a placement.
+/// Returns the desired settings of a placement.
 ///
 /// # Errors
 /// [`RefusalKind::Unsupported`] if this kernel lacks a feature that a mode needs, [`RefusalKind::Conflict`]
@@ -77,7 +77,7 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     Ok(collected.desired)
 }
 
-/// Notes which RPS mask new receive queues start with, if no request sets it.
+/// Adds a note on the RPS mask with which new receive queues start, if no request sets the mask.
 fn note_rps_default(placement: &Placement, index: &Index<'_>, collected: &mut Collected) {
     let mask = &index.host.rps_default_mask;
     for part in placement.parts.iter().filter(|_| !mask.is_empty()) {
@@ -97,7 +97,7 @@ fn note_rps_default(placement: &Placement, index: &Index<'_>, collected: &mut Co
     }
 }
 
-/// Notes which other epolls `net.core.busy_poll` affects.
+/// Adds a note on the other epolls that `net.core.busy_poll` affects.
 fn note_busy_poll(index: &Index<'_>, collected: &mut Collected) {
     let Some(usecs @ 1..) = collected.sysctl(Sysctl::BusyPoll, index.host) else { return };
     if index.host.sysctls.get(&Sysctl::BusyPoll) == Some(&usecs) {
@@ -109,7 +109,8 @@ fn note_busy_poll(index: &Index<'_>, collected: &mut Collected) {
 }
 
 /// Collects the desired settings of devices: those that requests name, and those of recipes. Returns the
-/// devices whose queues are recreated. If there are any, collects only settings that recreate queues.
+/// devices whose queues are recreated. If there are such devices, collects only the settings that recreate
+/// queues.
 fn want_of_devices(
     placement: &Placement,
     index: &Index<'_>,
@@ -154,7 +155,7 @@ fn want_of_devices(
     Ok(remaking)
 }
 
-/// Whether a request sets nothing itself because each of its devices has a separate request.
+/// Returns whether a request sets nothing itself, because each of its devices has a separate request.
 fn is_for_others(part: &PlacedRequest, host: &Host) -> bool {
     match &part.intent.target {
         Target::Devices(..) => true,
@@ -163,7 +164,7 @@ fn is_for_others(part: &PlacedRequest, host: &Host) -> bool {
     }
 }
 
-/// The devices of a request: the requested ones, or those of its queues.
+/// Returns the devices of a request: the device that it names, or those of its queues.
 fn devices_of<'h>(part: &PlacedRequest, index: &Index<'h>) -> Vec<&'h Device> {
     if let Target::Device(name) = &part.intent.target {
         let own = index.host.device_named(name).filter(|device| !index.host.is_upper(device));
@@ -204,8 +205,8 @@ fn check_kernel(part: &PlacedRequest, host: &Host) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The refusal for waiting for events only. No Linux release has it, so an epoll shows whether the kernel
-/// does.
+/// Creates the refusal of a mode that waits only for events. No Linux release has this feature, so netpolicy
+/// asks an epoll whether the kernel has it.
 fn no_events_only(part: &PlacedRequest, host: &Host) -> Refusal {
     let answer = if host.capabilities.epoll_params {
         "EPIOCSPARAMS refuses EPOLL_PARAMS_F_EVENTS_ONLY"
@@ -273,7 +274,7 @@ impl Wants<'_> {
             )?;
             kthread::want_to_end(placed, self.index, &self.because_unthreaded(), collected)?;
         }
-        // Kernels before 5.8 have no such deferral that could be set.
+        // Kernels before 5.8 do not defer hard IRQs, so there is nothing to set.
         if self.index.host.kernel >= since::DEVICE_DEFER_HARD_IRQS {
             collected.want(
                 Setting::DeviceNapis(id, DeviceNapiKnob::DeferHardIrqs(params.defer_hard_irqs)),
@@ -300,7 +301,7 @@ impl Wants<'_> {
         if wanted != Threading::Off {
             return collected.want(set(wanted), self.because_threaded(device));
         }
-        // Before 6.17, only the device reports whether its NAPIs are threaded.
+        // Before kernel 6.17, only the device reports whether its NAPIs are threaded.
         let of_device = || self.index.devices.get(&device).and_then(|device| device.threaded);
         if napi.threaded.or_else(of_device).is_none_or(|threaded| threaded == Threading::Off) {
             return Ok(());
@@ -471,9 +472,10 @@ impl Wants<'_> {
     }
 }
 
-/// The busy-polling settings of a ring, in a mode with these epoll parameters. At 0 µs, a wait polls once
-/// (6.18, `io_uring/napi.c` `io_napi_busy_loop_timeout()`). That suffices for an epoll, which suspends IRQs
-/// in between, but not for a ring, which never does. Therefore a ring gets the time of `napibusy` instead.
+/// Returns the busy-polling settings of a ring in a mode with these epoll parameters. With 0 µs, a wait polls
+/// only once (6.18, `io_uring/napi.c` `io_napi_busy_loop_timeout()`). That suffices for an epoll, which
+/// suspends IRQs in between, but not for a ring, which never does. Therefore a ring gets the time of
+/// `napibusy` instead.
 fn ring_napi(params: EpollParams) -> Option<RingNapi> {
     let napibusy = DeliveryMode::NapiBusy.params().epoll.busy_poll_usecs;
     params.prefer_busy_poll.then_some(RingNapi {
@@ -482,8 +484,9 @@ fn ring_napi(params: EpollParams) -> Option<RingNapi> {
     })
 }
 
-/// The busy-polling settings of a socket that no epoll watches, in a mode with these epoll parameters. Like a
-/// ring, such a socket never suspends IRQs. The budget is unchanged if it cannot be read.
+/// Returns the busy-polling settings of a socket that no epoll watches, in a mode with these epoll
+/// parameters. Like a ring, such a socket never suspends IRQs. The budget is left unchanged if it cannot be
+/// read.
 fn socket_polling(params: EpollParams, now: SocketPolling, can_bpf: bool) -> SocketPolling {
     let readable = now.busy_poll_budget.is_some() || can_bpf && !now.polls();
     match ring_napi(params) {

@@ -12,13 +12,13 @@ use crate::order;
 use crate::refusal::Refusal;
 use crate::wanted::Desired;
 
-/// Returns the changes that turn a host into the desired state; an empty plan if there are none. Changes of
+/// Returns the changes that turn a host into the desired state; an empty plan if there are none. Changes to
 /// one object through one kernel interface form one step, so that all settings of a NAPI take one call.
 ///
 /// # Errors
-/// [`crate::RefusalKind::Missing`] if an object no longer exists, or its value could not be read: an unknown
-/// value could not be restored. [`crate::RefusalKind::Safety`] if a change would take a queue from its
-/// holder.
+/// [`crate::RefusalKind::Missing`] if an object no longer exists, or if its value could not be read, because
+/// an unknown value could not be restored. [`crate::RefusalKind::Safety`] if a change would take a queue from
+/// its holder.
 pub fn diff(desired: &Desired, host: &Host) -> Result<Plan, Refusal> {
     let index = Index::new(host);
     let mut changes: BTreeMap<(Object, Interface), Vec<Change>> = BTreeMap::new();

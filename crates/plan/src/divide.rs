@@ -1,11 +1,11 @@
 //! Divides a device: gives requests with different values separate queues.
 //!
-//! A device is divided in three cases: its own request is `mix`; two requests would share a queue with
-//! different values; or rules for a request's ports already exist, so that a division persists. The parts of
-//! a device are contiguous. The first part belongs to no group and uses the main RSS table. For each other
-//! part, an RSS context spreads packets over its queues, and rules for the ports of its processes direct
-//! packets to it. Requests of sockets and tasks also get rules for their connections, because a client
-//! listens on no port.
+//! A device is divided in three cases: the policy of its own request is `mix`; two requests with different
+//! values would share a queue; or rules for a request's ports already exist, so that an earlier division
+//! persists. The parts of a device are contiguous. The first part belongs to no group and uses the main RSS
+//! table. For each other part, an RSS context spreads packets over its queues, and rules for the ports of its
+//! processes direct packets to it. Requests of sockets and tasks also get rules for their connections,
+//! because a client listens on no port.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -31,19 +31,20 @@ pub(crate) struct Claimant<'h> {
     pub(crate) processes: Vec<&'h Process>,
 }
 
-/// Requests with the same values, before queues are assigned.
+/// Requests with the same values, and what they need, before queues are assigned.
 struct Group<'w, 'p> {
     request: &'w ResolvedRequest<'p>,
     parts: Vec<usize>,
-    /// What each of the requests needs, in the same order.
+    /// What each request of the group needs, in the order of `parts`.
     needs: Vec<Need<'p>>,
     ports: BTreeSet<Port>,
-    /// The connections of these requests, each with its request.
+    /// The connections of the group's requests, each with the index of its request.
     connections: BTreeMap<Connection, usize>,
 }
 
 impl Group<'_, '_> {
-    /// The minimum number of queues: the largest need of one request, because these requests share queues.
+    /// Returns the minimum number of queues for the group: the largest need of a single request, because the
+    /// requests share the queues.
     fn need(&self) -> u32 {
         self.needs.iter().map(|need| need.queues).max().unwrap_or(1)
     }
@@ -53,7 +54,7 @@ impl Group<'_, '_> {
         most.map_or("", |need| &need.why)
     }
 
-    /// Whether more queues would not help any of the requests.
+    /// Returns whether more queues would not help the group.
     fn is_fixed(&self) -> bool {
         self.needs.iter().any(|need| need.fixed)
     }
@@ -85,26 +86,26 @@ struct Connection {
 }
 
 impl Connection {
-    /// The connection of a socket; `None` if the socket is not connected or its packets arrive through no
-    /// device.
+    /// Returns the connection of a socket; `None` if the socket is not connected or if its packets arrive
+    /// through no device.
     fn of(socket: &Socket) -> Option<Self> {
         let transport = match socket.state {
             SocketState::TcpEstablished => Transport::Tcp,
             SocketState::Udp => Transport::Udp,
             SocketState::TcpListen | SocketState::TcpOther | SocketState::Other => return None,
         };
-        // Packets to an IPv4-mapped address are IPv4 packets.
+        // Use plain IPv4 addresses, because packets to an IPv4-mapped address are IPv4 packets.
         let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         let (remote, local) = socket.remote.zip(socket.local)?;
         (!socket.is_loopback()).then(|| Self { transport, remote: plain(remote), local: plain(local) })
     }
 
-    /// The local port of the connection.
+    /// Returns the local port of the connection.
     fn port(self) -> Port {
         Port { transport: self.transport, six: self.local.is_ipv6(), number: self.local.port() }
     }
 
-    /// The match of the connection's packets, by addresses and ports.
+    /// Returns a match of the connection's packets by addresses and ports.
     fn flow(self) -> Option<FlowMatch> {
         fn whole<A>(connection: Connection, source: A, destination: A) -> IpFlow<A> {
             IpFlow {
@@ -130,7 +131,7 @@ pub(crate) struct Divided {
     pub(crate) notes: Vec<(usize, String)>,
 }
 
-/// Whether the policy of the device's request is `mix`.
+/// Returns whether the policy of the device's request is `mix`.
 pub(crate) fn is_mixed(device: &Device, requests: &[ResolvedRequest<'_>]) -> bool {
     requests.iter().any(|request| of_device(request, device) && request.intent.policy == PolicyName::Mix)
 }
@@ -139,8 +140,8 @@ fn of_device(request: &ResolvedRequest<'_>, device: &Device) -> bool {
     matches!(&request.intent.target, Target::Device(name) if name == device.id.name.as_str())
 }
 
-/// Whether the device is already divided: rules for a claimant's ports or connections lead to queues outside
-/// the main RSS table.
+/// Returns whether the device is already divided: rules for a claimant's ports or connections lead to queues
+/// outside the main RSS table.
 pub(crate) fn is_divided_already(
     device: &Device,
     claimants: &[Claimant<'_>],
@@ -204,7 +205,7 @@ pub(crate) fn divide(
     check(device, &groups, index)?;
     drop_connections_on_ports(device, &mut groups, &mut notes);
     drop_connections_beyond_the_limit(device, &mut groups, claimants, &mut notes);
-    // Without a rule, no packet would reach the queues of a group.
+    // Drop groups without a rule: no packet would reach their queues.
     groups.retain(|group| !group.ports.is_empty() || !group.connections.is_empty());
     let contexts = device.rss_contexts.is_some();
     let needed: u32 = groups.iter().map(Group::need).sum();
@@ -235,13 +236,13 @@ pub(crate) fn divide(
     Ok(Divided { division: Division { device: device.id, rest, shares }, notes })
 }
 
-/// The number of queues of each group if all groups and the other packets get equal numbers.
+/// Returns the number of queues of each group if all groups and the other packets get equal numbers.
 fn fair_share(there: u32, groups: usize) -> u32 {
     there / (u32::try_from(groups).unwrap_or(u32::MAX).saturating_add(1))
 }
 
-/// Limits what applications get: the request of an application gets at most a fair share of the queues, which
-/// its threads then share.
+/// Limits the queues of applications: the request of an application gets at most a fair share, which the
+/// application's threads then share.
 fn bound_applications(
     device: &Device,
     there: u32,
@@ -266,19 +267,19 @@ fn bound_applications(
     }
 }
 
-/// Whether applications made the request for their sockets. Such a request is met as far as possible. It is
-/// never refused for lack of queues.
+/// Returns whether applications made the request for their sockets. Such a request is met as far as possible,
+/// and never refused for lack of queues.
 pub(crate) fn is_of_sockets(request: &ResolvedRequest<'_>) -> bool {
     matches!(request.intent.target, Target::Epolls(..))
 }
 
-/// The note on a request that shares its queues with other requests.
+/// Returns the note on a request that shares its queues with other requests.
 pub(crate) fn no_own_queues(device: &Device, why: impl std::fmt::Display) -> String {
     format!("it gets no dedicated queues on {}: {why}", device.id)
 }
 
-/// Drops connections that arrive on a port for which there is a rule. In the same group, they need no second
-/// rule. In another group, two rules would match, and the NIC would decide which one applies.
+/// Drops connections that arrive on a port for which there is a rule. In the port's group, they need no
+/// second rule. In another group, two rules would match, and which one applies would depend on the NIC.
 fn drop_connections_on_ports(
     device: &Device,
     groups: &mut [Group<'_, '_>],
@@ -314,7 +315,7 @@ fn drop_connections_on_ports(
 }
 
 /// Drops connections that exceed the number of rules that netpolicy adds to a device. The number is divided
-/// equally among users; users with fewer connections leave their remainder to the others. A user's
+/// equally among users; users with fewer connections leave the rest of their share to the others. A user's
 /// connections that already have a rule are kept first.
 fn drop_connections_beyond_the_limit(
     device: &Device,
@@ -446,7 +447,7 @@ fn beyond(group: &Group<'_, '_>, queues: u32) -> String {
     targets.into_iter().collect::<Vec<_>>().join(" and ")
 }
 
-/// The refusal for too few queues: what is missing, and what would work.
+/// Creates the refusal for too few queues: says what is missing, and what would work.
 fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Refusal {
     let there = device.ordinary_rx_queues(after.rx(device));
     let needed: u32 = groups.iter().map(Group::need).sum();
@@ -468,7 +469,7 @@ fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Re
             group.why()
         ));
     }
-    // The group that needs the most queues gives one up; of several such groups, the first one.
+    // Propose that the group that needs the most queues gives one up; of several such groups, the first one.
     if let Some(most) = groups.iter().rev().max_by_key(|group| group.need()) {
         let left = there.saturating_sub(1).saturating_sub(needed - most.need());
         let are = match left {
@@ -492,7 +493,7 @@ fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Re
     }
 }
 
-/// The number of channels that gives a device this many receive queues.
+/// Returns the number of channels that gives a device this many receive queues.
 fn more_channels(device: &Device, queues: u32) -> Option<(ChannelKind, u32)> {
     let channels = device.channels?;
     [(ChannelKind::Combined, channels.rx.current), (ChannelKind::Rx, channels.combined.current)]
@@ -511,13 +512,13 @@ fn ports_of(claimant: &Claimant<'_>, request: &ResolvedRequest<'_>) -> BTreeSet<
     found
 }
 
-/// Whether a request gets rules for its connections. A service is matched by its ports instead: a rule for
-/// each of its connections would fill a NIC's table.
+/// Returns whether a request gets rules for its connections. A service is matched by its ports instead,
+/// because rules for each of its connections would fill a NIC's table.
 pub(crate) fn by_connection(request: &ResolvedRequest<'_>) -> bool {
     matches!(request.intent.target, Target::Epolls(..) | Target::Task(_))
 }
 
-/// The connections of a request whose packets are known to arrive on a device.
+/// Returns the connections of a request whose packets are known to arrive on a device.
 fn connections_of(
     claimant: &Claimant<'_>,
     request: &ResolvedRequest<'_>,
@@ -536,7 +537,7 @@ fn connections_of(
     here.filter_map(Connection::of).map(|connection| (connection, claimant.part)).collect()
 }
 
-/// The flows for which a claimant could get ntuple rules.
+/// Returns the flows for which a claimant could get ntuple rules.
 fn flows(claimant: &Claimant<'_>, request: &ResolvedRequest<'_>) -> Vec<FlowMatch> {
     let sockets = claimant.processes.iter().flat_map(|process| &process.sockets);
     let connections = sockets.filter(|_| by_connection(request)).filter_map(Connection::of);
@@ -544,7 +545,8 @@ fn flows(claimant: &Claimant<'_>, request: &ResolvedRequest<'_>) -> Vec<FlowMatc
     ports.chain(connections.filter_map(Connection::flow)).collect()
 }
 
-/// The ports on which a process listens. An IPv6 socket for any address receives packets of both versions.
+/// Returns the ports on which a process listens. An IPv6 socket bound to any address receives packets of both
+/// IP versions.
 fn ports(process: &Process) -> impl Iterator<Item = Port> {
     process.sockets.iter().flat_map(|socket| {
         let transport = match socket.state {
@@ -574,7 +576,7 @@ fn flow(port: Port) -> FlowMatch {
     if port.six { FlowMatch::Ip6(to(port)) } else { FlowMatch::Ip4(to(port)) }
 }
 
-/// Whether a rule is for one connection.
+/// Returns whether a rule matches a single connection.
 fn is_connection(flow: FlowMatch) -> bool {
     match flow {
         FlowMatch::Ip4(flow) => flow.source_port.is_some(),
@@ -589,7 +591,7 @@ pub(crate) fn want(division: &Division, index: &Index<'_>, collected: &mut Colle
     let id = device.id;
     let Some(first) = division.shares.first() else { return Ok(()) };
     let reason = |why: String, origin: &str| Reason::new(why, format!("{origin}: queues are divided"));
-    // Request the feature even if it is on, because another request may turn it off.
+    // Request ntuple filters even if they are on, because another request may turn them off.
     if device.offloads.contains_key(&Offload::Ntuple) {
         let why = "rules for the services' ports need this feature".to_owned();
         collected

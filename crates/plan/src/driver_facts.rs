@@ -28,7 +28,7 @@ impl Changes<'_> {
     }
 }
 
-/// The desired changes of each NIC with a known driver.
+/// Returns the desired changes of each NIC with a known driver.
 fn changes<'a>(placement: &'a Placement, index: &Index<'a>, collected: &'a Collected) -> Vec<Changes<'a>> {
     let nics = &placement.recipes.nics;
     let mut by_device: BTreeMap<DeviceId, Changes<'a>> = BTreeMap::new();
@@ -45,7 +45,7 @@ fn changes<'a>(placement: &'a Placement, index: &Index<'a>, collected: &'a Colle
     by_device.into_values().collect()
 }
 
-/// Notes the effects of the plan's changes according to the driver's source.
+/// Adds notes on the effects of the plan's changes, according to the driver's source.
 pub(crate) fn note(placement: &Placement, index: &Index<'_>, collected: &mut Collected) {
     let mut notes = Vec::new();
     for of_device in changes(placement, index, collected) {
@@ -75,7 +75,7 @@ pub(crate) fn note(placement: &Placement, index: &Index<'_>, collected: &mut Col
     collected.desired.notes.extend(notes);
 }
 
-/// Notes values that adaptive moderation overrides, for drivers that turn it on by default.
+/// Returns a note on values that adaptive moderation overrides, for drivers that turn it on by default.
 fn adapts(of_device: &Changes<'_>) -> Option<String> {
     let asked = |param: CoalesceParam| {
         of_device.wanted.iter().find_map(|knob| match knob {
@@ -96,14 +96,15 @@ fn adapts(of_device: &Changes<'_>) -> Option<String> {
     })
 }
 
-/// Notes values beyond the driver's limits according to its source. The running kernel may have a newer
-/// driver, so what it reports takes precedence, including whether the device has RSS contexts.
+/// Adds notes on values that exceed the driver's limits, according to its source. The running kernel may have
+/// a newer driver, so what the driver reports takes precedence, including whether the device has RSS
+/// contexts.
 pub(crate) fn note_limits(placement: &Placement, index: &Index<'_>, collected: &mut Collected) {
     let mut notes = Vec::new();
     for of_device in changes(placement, index, collected) {
         let Changes { device, facts, ref wanted, .. } = of_device;
         let contexts = wanted.iter().filter(|knob| matches!(knob, NicKnob::RssContext(_, true))).count();
-        // A rule that replaces one for the same flow uses the same slot.
+        // A rule that replaces one for the same flow uses the same slot, so it is not new.
         let has_one = |flow| device.flow_rules.iter().flatten().any(|placed| placed.flow == Some(flow));
         let is_new = |knob: &&&NicKnob| matches!(knob, NicKnob::FlowRule(flow, Some(_)) if !has_one(*flow));
         let rules = wanted.iter().filter(is_new).count();

@@ -1,11 +1,12 @@
-//! Whether a delivery mode is engaged: the share of packets that it delivers.
+//! Calculates how far a delivery mode is engaged: the share of packets that it delivers.
 
 use model::DeliveryMode;
 use model::live::LivePolls;
 
-/// The share of these packets, from 0 to 1, that a delivery mode delivers: by the timer and the application
-/// under deferral, by the application under suspension and busy polling, by the kernel thread under
-/// threading. `None` for modes that leave delivery to interrupts, and without packets.
+/// Returns the share of these packets, from 0 to 1, that a delivery mode delivers: under deferral those of
+/// the timer and the application, under suspension and busy polling those of the application, under threading
+/// those of the kernel thread. Returns `None` for modes that leave delivery to interrupts, and if there are
+/// no packets.
 pub fn engaged_share(mode: DeliveryMode, packets: &LivePolls) -> Option<f64> {
     let delivered = match mode {
         DeliveryMode::Interrupt | DeliveryMode::EventBusy | DeliveryMode::UserBusy => return None,

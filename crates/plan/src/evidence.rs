@@ -5,13 +5,13 @@ use model::{Ruling, Setting};
 /// A verdict in the journal on the settings of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalVerdict {
-    /// The transaction that set them.
+    /// The transaction that set the settings.
     pub transaction: String,
     /// The command of that transaction.
     pub command: String,
     /// The settings that were judged.
     pub settings: Vec<Setting>,
-    /// The service whose traffic judged the settings.
+    /// The service on whose traffic the settings were measured.
     pub service: String,
     /// The ruling.
     pub ruling: Ruling,
@@ -30,7 +30,8 @@ impl JournalVerdict {
         self.is_against() || matches!(self.ruling, Ruling::Better | Ruling::Kept | Ruling::Mixed)
     }
 
-    /// Whether the verdict is on some of these settings, and on none of them with another value.
+    /// Returns whether the verdict is on at least one of these settings, and on none of them with another
+    /// value.
     fn is_on(&self, settings: &[&Setting]) -> bool {
         let mut has = false;
         for setting in settings {
@@ -60,7 +61,7 @@ impl JournalVerdict {
     }
 }
 
-/// The newest conclusive verdict on these settings. `known` is sorted newest first.
+/// Returns the newest conclusive verdict on these settings. `known` is sorted newest first.
 pub fn evidence_on<'e>(settings: &[&Setting], known: &'e [JournalVerdict]) -> Option<&'e JournalVerdict> {
     known.iter().find(|evidence| evidence.is_conclusive() && evidence.is_on(settings))
 }

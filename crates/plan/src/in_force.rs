@@ -19,8 +19,8 @@ use crate::refusal::{Refusal, RefusalKind};
 /// Returns the same knob of the same object with the value in force.
 ///
 /// # Errors
-/// [`RefusalKind::Missing`] if the host does not have the object, or the value could not be read. An unknown
-/// value could not be restored, so it is never changed.
+/// [`RefusalKind::Missing`] if the host does not have the object, or if the value could not be read. An
+/// unknown value could not be restored, so netpolicy never changes it.
 pub(crate) fn value(wanted: &Setting, index: &Index<'_>) -> Result<Setting, Refusal> {
     let found = match wanted {
         Setting::Napi(queue, knob) => napi::value(queue, knob, index).map(|knob| Setting::Napi(*queue, knob)),
@@ -63,7 +63,8 @@ fn device<'a>(id: &DeviceId, index: &'a Index<'_>) -> Option<&'a Device> {
     index.devices.get(id).copied()
 }
 
-/// Why the value is unknown: the object no longer exists, or something could not be read.
+/// Creates the refusal that says why the value is unknown: the object no longer exists, or something could
+/// not be read.
 fn unknown(wanted: &Setting, index: &Index<'_>) -> Refusal {
     let there = match wanted.object() {
         Object::Queue(queue) => rx_queue(&queue, index).is_some(),

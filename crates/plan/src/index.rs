@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::host::{Device, Epoll, IoUring, Irq, Napi, Process, RxQueueState, Socket, Thread, TxQueueState};
 use model::{DeviceId, EpollId, Host, IrqNumber, NapiId, Pid, RingId, RxQueue, SocketId, ThreadId, TxQueue};
 
-/// References into a [`Host`], by identity. Built once for each decision.
+/// References to the parts of a [`Host`], by identity. The index is built once for each decision.
 #[derive(Debug)]
 pub(crate) struct Index<'h> {
     pub(crate) host: &'h Host,
@@ -38,7 +38,7 @@ pub(crate) struct IndexedNapi<'h> {
     pub(crate) queues: Vec<RxQueue>,
 }
 
-/// The sockets of a process that no epoll watches, by identity.
+/// Returns the sockets of a process that no epoll watches, by identity.
 fn by_themselves(process: &Process) -> impl Iterator<Item = (SocketId, &Socket)> {
     let own = process.sockets.iter().filter(|socket| socket.polling.is_some());
     own.map(|socket| (SocketId { process: process.id, fd: socket.fd, inode: socket.inode }, socket))
@@ -81,13 +81,13 @@ impl<'h> Index<'h> {
         }
     }
 
-    /// How many receive queues the NAPI of a queue serves; 0 if its NAPI is unknown.
+    /// Returns how many receive queues share the NAPI of a queue; 0 if the NAPI is unknown.
     pub(crate) fn queues_of_napi(&self, queue: RxQueue) -> usize {
         let id = self.queues.get(&queue).copied().flatten();
         id.and_then(|id| self.napis.get(&id)).map_or(0, |indexed| indexed.queues.len())
     }
 
-    /// The NAPI of a receive queue, if known.
+    /// Returns the NAPI of a receive queue, if known.
     pub(crate) fn napi_of(&self, queue: RxQueue) -> Option<&'h Napi> {
         let id = (*self.queues.get(&queue)?)?;
         self.napis.get(&id).map(|indexed| indexed.napi)

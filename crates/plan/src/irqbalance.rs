@@ -5,8 +5,8 @@ use model::{Host, IrqKnob, Reason, Setting};
 use crate::refusal::Refusal;
 use crate::wanted::Collected;
 
-/// Requests a ban from a running irqbalance for every pinned interrupt. Existing bans stay, and a rollback
-/// does not remove them.
+/// Requests that a running irqbalance bans every pinned interrupt. Existing bans stay, and a rollback does
+/// not remove them.
 pub(crate) fn want(host: &Host, collected: &mut Collected) -> Result<(), Refusal> {
     let Some(running) = &host.irqbalance else { return Ok(()) };
     let irqs = collected.wanted_irqs();

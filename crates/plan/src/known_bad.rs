@@ -7,7 +7,7 @@ use model::known_bad::{BPF_PROGRAMS_MANY, KnownFault, KnownFaults, Presence, Whe
 use crate::placement::Placement;
 use crate::wanted::Collected;
 
-/// Facts beyond the host itself that decide whether a fault is harmful.
+/// Facts other than the host that decide whether a fault is harmful.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uses {
     /// Whether busy polling is requested or set.
@@ -23,11 +23,11 @@ pub(crate) struct Harm<'a> {
     pub(crate) fault: &'a KnownFault,
     /// The device whose driver has the fault; `None` for a fault of the kernel.
     pub(crate) device: Option<&'a Device>,
-    /// Whether the kernel certainly has the fault; otherwise a distribution may have fixed it.
+    /// Whether the kernel certainly has the fault. If not, a distribution may have fixed it.
     pub(crate) certain: bool,
 }
 
-/// The faults that may harm this host, ordered by name.
+/// Returns the faults that may harm this host, ordered by name.
 pub(crate) fn harms<'a>(faults: &'a KnownFaults, host: &'a Host, uses: Uses) -> Vec<Harm<'a>> {
     let mut harms = Vec::new();
     for (name, fault) in faults {
@@ -58,14 +58,14 @@ fn holds(when: When, host: &Host, device: Option<&Device>, uses: Uses) -> bool {
     }
 }
 
-/// Whether the interrupt of one of the device's NAPIs goes to an isolated CPU.
+/// Returns whether the interrupt of one of the device's NAPIs goes to an isolated CPU.
 fn is_on_isolated_cpu(device: &Device, host: &Host) -> bool {
     let isolated = &host.topology.isolated;
     let mut irqs = device.napis.iter().filter_map(|napi| host.irq(napi.irq?.irq));
     irqs.any(|irq| !irq.effective_affinity.intersection(isolated).is_empty())
 }
 
-/// Notes the faults that are harmful once the plan is in force.
+/// Adds notes on the faults that are harmful once the plan is in force.
 pub(crate) fn note(placement: &Placement, host: &Host, collected: &mut Collected) {
     let busy_poll = placement.parts.iter().any(|part| part.delivery.mode.params().epoll.prefer_busy_poll);
     let uses = Uses { busy_poll, bpf_programs: None };

@@ -1,7 +1,7 @@
 //! Plans the kernel threads that poll NAPIs: which NAPIs may have one, where it runs, and its priority. A
 //! real-time thread preempts all others on its CPU as long as it has packets, and the remote peer controls
-//! how many arrive. So its priority is bounded, and it is refused if neither RT throttling nor sleep would
-//! ever stop it.
+//! how many arrive. So the thread's priority is bounded, and the thread is refused if neither RT throttling
+//! nor sleep would ever stop it.
 
 use model::{
     Budget, CpuSet, Intent, IrqNumber, KthreadCpus, KthreadKnob, KthreadState, Reason, RxQueue, Scheduling,
@@ -18,8 +18,8 @@ use crate::wanted::Collected;
 /// Checks that a request's kernel threads are available on this host and cannot starve other tasks.
 ///
 /// # Errors
-/// [`RefusalKind::Unsupported`] if the kernel lacks them, [`RefusalKind::Safety`] for a real-time class
-/// without a bound, [`RefusalKind::Usage`] for thread settings in a mode without threads.
+/// [`RefusalKind::Unsupported`] if the kernel lacks such threads, [`RefusalKind::Safety`] for a real-time
+/// class without a bound, [`RefusalKind::Usage`] for thread settings in a mode without threads.
 pub(crate) fn check(part: &PlacedRequest, index: &Index<'_>) -> Result<(), Refusal> {
     let (mode, request) = (part.delivery.mode, &part.intent.kthread);
     let refuse = |kind, message: String| {
@@ -80,8 +80,8 @@ fn supported(
     Ok(())
 }
 
-/// Checks that the budget allows a request's thread class. This is possible before the request has any
-/// object, for example before a command is started.
+/// Checks that the budget allows a request's thread class. The check needs no object of the request, so it
+/// can run before a command is started.
 ///
 /// # Errors
 /// [`RefusalKind::Safety`] for a real-time priority above the bound.
@@ -150,7 +150,7 @@ fn real_time(
     .nearest("sysctl -w kernel.sched_rt_runtime_us=950000, the kernel's default; or `other:-20`"))
 }
 
-/// Collects the desired settings of the queues' kernel threads. Call it after the interrupts' CPUs are
+/// Collects the desired settings of the queues' kernel threads. Call this after the interrupts' CPUs are
 /// collected.
 pub(crate) fn want(
     part: &PlacedRequest,
@@ -232,7 +232,7 @@ fn has_slices(part: &PlacedRequest, queue: RxQueue, slice: Slice, index: &Index<
     }
 }
 
-/// The CPUs of a queue's kernel thread, with the reason; `None` to leave them unchanged.
+/// Returns the CPUs for a queue's kernel thread, with the reason; `None` to leave the CPUs unchanged.
 fn cpus(
     part: &PlacedRequest,
     placed: &PlacedQueue,
@@ -287,7 +287,7 @@ fn cpus(
     )))
 }
 
-/// A queue's interrupt, and the CPUs on which it will run.
+/// Returns a queue's interrupt, and the CPUs on which it will run.
 fn irq_cpus(placed: &PlacedQueue, index: &Index<'_>, collected: &Collected) -> Option<(IrqNumber, CpuSet)> {
     let number = placed.irq?;
     if let Some(wanted) = collected.wanted_of_irq(number) {
@@ -298,8 +298,8 @@ fn irq_cpus(placed: &PlacedQueue, index: &Index<'_>, collected: &Collected) -> O
     (!cpus.is_empty()).then(|| (number, cpus.clone()))
 }
 
-/// Prepares ending a kernel thread, which loses the thread's scheduling attributes. First restores its
-/// initial scheduling, so that the change can be undone.
+/// Prepares to end a kernel thread, which then loses its scheduling attributes. First restores its initial
+/// scheduling, so that the change can be undone.
 pub(crate) fn want_to_end(
     placed: &PlacedQueue,
     index: &Index<'_>,

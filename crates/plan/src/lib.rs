@@ -3,9 +3,9 @@
 //! This crate knows which delivery mode serves a policy, which queues, interrupts and epolls a workload uses,
 //! in which order settings are written, and how counts show whether they are engaged. It does not know how a
 //! setting is read or written, nor where a number came from: its input is a [`model::Host`], and its output
-//! is data. Its dependencies (`model`, and `thiserror` for the only error), the `clippy.toml` next to `src/`
-//! and `forbid(unsafe_code)` enforce this. Every iteration has a fixed order, so equal input gives equal
-//! bytes.
+//! is data. Three things enforce this: its dependencies (`model`, and `thiserror` for the only error), the
+//! `clippy.toml` next to `src/`, and `forbid(unsafe_code)`. Every iteration has a fixed order, so equal input
+//! gives equal bytes.
 //!
 //! The data flow, with one producer for each type:
 //!

@@ -1,13 +1,13 @@
 //! Distinguishes processes that accept connections from those that only hold a listener open: systemd for a
-//! socket unit, or a master whose children accept. The latter receive no packets: their epolls wait for other
-//! events, and they use no receive queue.
+//! socket unit, or a master whose children accept. A process that only holds a listener receives no packets:
+//! its epolls wait for other events, and it uses no receive queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::Pid;
 use model::host::{Process, Socket, SocketState};
 
-/// The maximum number of ancestors to follow.
+/// The maximum number of a process's ancestors to follow.
 const ANCESTORS_MAX: usize = 64;
 
 /// The role of a process with listeners.
@@ -33,7 +33,7 @@ pub(crate) struct Listeners<'h> {
     connected: BTreeMap<u16, BTreeSet<Pid>>,
 }
 
-/// Whether peers can contact this socket: it listens, or it is an unconnected UDP socket with a port.
+/// Returns whether peers can contact this socket: it listens, or it is an unconnected UDP socket with a port.
 pub fn serves(socket: &Socket) -> bool {
     match socket.state {
         SocketState::TcpListen => true,
@@ -69,7 +69,7 @@ impl<'h> Listeners<'h> {
         Self { processes, holders, connected }
     }
 
-    /// The role of a process with listeners.
+    /// Returns the role of a process with listeners.
     pub(crate) fn role(&self, process: &Process) -> Role {
         let own = || process.sockets.iter().filter(is_listener);
         let ports: BTreeSet<u16> = own().filter_map(|socket| Some(socket.local?.port())).collect();
@@ -100,15 +100,15 @@ impl<'h> Listeners<'h> {
         if connected.any(descends) { Role::HandsOn } else { Role::Receives }
     }
 
-    /// Whether a process is a descendant of another.
+    /// Returns whether a process is a descendant of another.
     fn descends(&self, pid: Pid, from: Pid) -> bool {
         let parent = |pid: &Pid| self.processes.get(pid)?.parent;
         std::iter::successors(parent(&pid), parent).take(ANCESTORS_MAX).any(|ancestor| ancestor == from)
     }
 }
 
-/// Whether the process is systemd, as the manager of the system or of a user. It listens for socket units,
-/// and starts the service on the first connection.
+/// Returns whether the process is systemd, as the manager of the system or of a user. systemd listens for
+/// socket units, and starts a unit's service on the first connection.
 fn is_service_manager(process: &Process) -> bool {
     let exe = process.exe.strip_suffix(" (deleted)").unwrap_or(&process.exe);
     exe.rsplit('/').next() == Some("systemd")
@@ -175,7 +175,7 @@ mod test {
         let master = listening(10, 1, "/usr/sbin/nginx");
         let worker = watching(listening(11, 10, "/usr/sbin/nginx"), LISTENER);
         assert_eq!(roles(vec![master.clone(), worker]), [Role::HoldsFor(Pid(11)), Role::Receives]);
-        // In php-fpm, the master's epoll watches pipes, and idle workers wait in accept(2).
+        // In php-fpm, the master's epoll watches only pipes, and idle workers wait in accept(2).
         let master = watching(master, 99);
         let worker = listening(11, 10, "/usr/sbin/php-fpm");
         assert_eq!(roles(vec![master.clone(), worker]), [Role::HoldsFor(Pid(11)), Role::Receives]);
@@ -189,7 +189,7 @@ mod test {
         let systemd = listening(1, 0, "/usr/lib/systemd/systemd (deleted)");
         let service = watching(listening(40, 1, "/usr/sbin/nginx"), LISTENER);
         assert_eq!(roles(vec![systemd, service]), [Role::HoldsForUnit, Role::Receives]);
-        // Any other program that passes its listener to another process.
+        // The parent may be any other program that passes its listener to another process.
         let parent = watching(listening(30, 1, "/usr/bin/super"), 99);
         let service = watching(listening(40, 30, "/usr/sbin/nginx"), LISTENER);
         assert_eq!(roles(vec![parent, service]), [Role::HoldsFor(Pid(40)), Role::Receives]);

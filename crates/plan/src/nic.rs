@@ -1,5 +1,5 @@
-//! Settings of a device that a request names in addition to a delivery mode: queues, rings, moderation,
-//! offloads, steering.
+//! Plans the settings of a device that a request names in addition to a delivery mode: queues, rings,
+//! moderation, offloads, steering.
 
 mod steering;
 
@@ -19,8 +19,8 @@ use crate::refusal::{Refusal, RefusalKind};
 use crate::selection;
 use crate::wanted::Collected;
 
-/// Whether a request that is not in force yet recreates the device's queues. Their settings can only be
-/// planned once the new queues exist.
+/// Returns whether a request that is not in force yet recreates the device's queues. The settings of the new
+/// queues can only be planned once these queues exist.
 pub(crate) fn remakes_queues(
     part: &PlacedRequest,
     device: &Device,
@@ -37,13 +37,14 @@ pub(crate) fn remakes_queues(
     Ok(false)
 }
 
-/// Whether a setting recreates the device's queues or NAPIs. On a veth, GRO creates and destroys the NAPIs.
+/// Returns whether a setting recreates the device's queues or NAPIs. On a veth, GRO creates and destroys the
+/// NAPIs.
 ///
 /// Kernel: 6.18, `drivers/net/veth.c` `veth_set_features()`.
 pub(crate) fn remakes(setting: &Setting, device: &Device) -> bool {
     let napis_of_veth =
         device.kind == "veth" && matches!(setting, Setting::Nic(_, NicKnob::Offload(Offload::Gro, _)));
-    // The queues stop while the qdisc is replaced, but keep their settings.
+    // While the qdisc is replaced, the queues stop, but they keep their settings.
     let stays = matches!(setting, Setting::Nic(_, NicKnob::Qdiscs(..)));
     napis_of_veth || !stays && setting.disruption() != model::setting::Disruption::None
 }
@@ -70,7 +71,7 @@ pub(crate) fn want(
     Ok(())
 }
 
-/// The settings of a request on a device.
+/// Returns the settings of a request on a device.
 fn settings(
     request: &NicRequest,
     part: &PlacedRequest,
@@ -148,15 +149,15 @@ fn settings(
     })
 }
 
-/// Rounds a number of flows as the kernel does, so that the value that is read back is the desired one.
+/// Rounds a number of flows as the kernel does, so that reading the setting back gives the desired value.
 /// Kernel: 6.18, `net/core/net-sysfs.c` `store_rps_dev_flow_table_cnt()`.
 pub(crate) fn flows_as_rounded(count: u32) -> u32 {
     count.checked_next_power_of_two().filter(|_| count > 0).unwrap_or(count)
 }
 
-/// The XPS settings. If `spread`, CPU i sends on queue i modulo the number of queues, like drivers' defaults;
-/// otherwise any CPU sends on any queue. Example: 6.18, `drivers/net/ethernet/intel/i40e/i40e_main.c`
-/// `i40e_config_xps_tx_ring()`.
+/// Returns the XPS settings. If `spread`, CPU i sends on queue i modulo the number of queues, as with
+/// drivers' defaults; otherwise any CPU sends on any queue. Example: 6.18,
+/// `drivers/net/ethernet/intel/i40e/i40e_main.c` `i40e_config_xps_tx_ring()`.
 pub(crate) fn xps(spread: bool, device: &Device, online: &CpuSet) -> Vec<Setting> {
     let queues = device.tx_queues.len().max(1);
     let of_queue = |position: usize| {
@@ -174,8 +175,8 @@ pub(crate) fn xps(spread: bool, device: &Device, online: &CpuSet) -> Vec<Setting
         .collect()
 }
 
-/// The even RSS table: entry i selects queue i modulo the number of queues. Kernel: `include/linux/ethtool.h`
-/// `ethtool_rxfh_indir_default()`.
+/// Returns the even RSS table: entry i selects queue i modulo the number of queues. Kernel:
+/// `include/linux/ethtool.h` `ethtool_rxfh_indir_default()`.
 fn even_table(
     queues: u32,
     part: &PlacedRequest,
@@ -217,7 +218,8 @@ fn check_channels(
     let Some(channels) = device.channels else { return Ok(()) };
     let separate = [ChannelKind::Rx, ChannelKind::Tx].map(|kind| (kind, channels.of(kind)));
     check_max(kind.as_str(), count, channels.of(kind).max, part, device).map_err(|refusal| {
-        // A driver without combined channels counts receive and transmit queues separately: propose those.
+        // A driver without combined channels counts receive and transmit queues separately, so propose these
+        // two settings.
         if kind != ChannelKind::Combined || channels.of(kind).max > 0 || separate[0].1.max == 0 {
             return refusal;
         }
@@ -273,17 +275,17 @@ fn losing((queue, values): (RxQueue, Vec<String>), part: &PlacedRequest, device:
         ))
 }
 
-/// Whether reducing the channels of a kind to this number would lose a queue's values.
+/// Returns whether reducing the channels of a kind to this number would lose a queue's values.
 pub(crate) fn loses_values(kind: ChannelKind, count: u32, device: &Device, index: &Index<'_>) -> bool {
     let Some(channels) = device.channels else { return false };
     let after = |of: ChannelKind| if of == kind { count } else { channels.of(of).current };
     lost(after(ChannelKind::Rx) + after(ChannelKind::Combined), device, index).is_some()
 }
 
-/// The first queue with values that would be removed, and these values.
+/// Returns the first queue with values that would be lost if only `left` queues remain, and these values.
 fn lost(left: u32, device: &Device, index: &Index<'_>) -> Option<(RxQueue, Vec<String>)> {
     device.rx_queues.iter().filter(|queue| queue.id.index.0 >= left).find_map(|queue| {
-        // A recreated queue starts with the default mask.
+        // A recreated queue starts with the default mask, so that mask is not lost.
         let steered = !queue.rps_cpus.is_empty() && queue.rps_cpus != index.host.rps_default_mask;
         let values = [
             steered.then(|| format!("rps_cpus {}", queue.rps_cpus)),
@@ -295,14 +297,15 @@ fn lost(left: u32, device: &Device, index: &Index<'_>) -> Option<(RxQueue, Vec<S
     })
 }
 
-/// The values of a queue's NAPI that would be lost, for the refusal.
+/// Describes the values of a queue's NAPI that would be lost, for the refusal.
 fn values_of_napi(queue: &RxQueueState, device: &Device, index: &Index<'_>) -> Option<String> {
     let napi = index.napi_of(queue.id)?;
     let spans = [napi.gro_flush_timeout, napi.irq_suspend_timeout];
     let defers = napi.defer_hard_irqs.is_some_and(|polls| polls.0 > 0)
         || spans.into_iter().flatten().any(|span| !span.is_zero());
     let threaded = |threading: Option<Threading>| threading.is_some_and(|now| now != Threading::Off);
-    // A threaded device creates new NAPIs as threaded, so only a NAPI's own setting would be lost.
+    // A threaded device creates new NAPIs as threaded, so only a NAPI that is threaded on its own would lose
+    // its setting.
     let own_thread = threaded(napi.threaded) && !threaded(device.threaded);
     (defers || own_thread).then(|| "settings of its NAPI".to_owned())
 }

@@ -3,7 +3,7 @@
 use model::host::Device;
 use model::quoted;
 
-/// Why a device has no NAPI, and how to give it one.
+/// Explains why a device has no NAPI, and how to give it one.
 pub fn why_no_napi(device: &Device) -> String {
     if device.kind == "veth" {
         format!(

@@ -66,8 +66,8 @@ pub(crate) fn objects(
     Ok(made)
 }
 
-/// One object for each of the first `width` CPUs. Queue i belongs to CPU i, and every other CPU joins the
-/// nearest object.
+/// Creates one object for each of the first `width` CPUs. Queue i belongs to CPU i, and every other CPU joins
+/// the nearest object.
 fn spread(queues: &[&PlacedQueue], near: &NearCores, width: usize) -> Objects {
     let turn = near.in_turn();
     let used = width.min(queues.len()).min(turn.len());
@@ -93,7 +93,7 @@ fn spread(queues: &[&PlacedQueue], near: &NearCores, width: usize) -> Objects {
     Objects { objects, ..Objects::default() }
 }
 
-/// One object with all queues, on this many CPUs.
+/// Creates one object with all queues, on this many CPUs.
 fn shared(queues: &[&PlacedQueue], near: &NearCores, count: u32, notes: &mut Vec<String>) -> Objects {
     let turn = near.in_turn();
     let wanted = usize::try_from(count).unwrap_or(usize::MAX);
@@ -134,7 +134,7 @@ pub(crate) fn check_queues(layout: &Layout, device: &Device, after: &QueuesAfter
     })
 }
 
-/// The objects of an explicit layout.
+/// Creates the objects of an explicit layout.
 fn explicit(
     requests: &[ObjectSpec],
     device: &Device,
@@ -162,8 +162,8 @@ fn explicit(
     Ok(Objects { objects, ..Objects::default() })
 }
 
-/// Distributes transmit queues if the objects have sending CPUs: queue j belongs to object j modulo their
-/// number.
+/// If the objects have sending CPUs, distributes transmit queues over the objects: queue j belongs to object
+/// j modulo the number of objects.
 fn deal_transmit_queues(objects: &mut [QueueObject], device: &Device) {
     let count = objects.len().max(1);
     for (at, object) in objects.iter_mut().enumerate() {

@@ -45,7 +45,7 @@ use model::{
     Change, DeviceId, DeviceNapiKnob, Interface, NapiKnob, Object, RxQueue, Setting, Step, Threading,
 };
 
-/// The queues and devices whose kernel threads a plan ends.
+/// The queues and devices whose kernel threads end during a plan.
 #[derive(Debug, Default)]
 pub(crate) struct EndingThreads {
     queues: BTreeSet<RxQueue>,
@@ -67,7 +67,7 @@ impl EndingThreads {
         ending
     }
 
-    /// Whether a change sets a kernel thread that is about to end.
+    /// Returns whether a change is to a kernel thread that is about to end.
     fn has(&self, change: &Change) -> bool {
         change.to().interface() == Interface::Kthread
             && matches!(change.to().object(), Object::Queue(queue)
@@ -75,7 +75,8 @@ impl EndingThreads {
     }
 }
 
-/// The phase of a step. Steps with a smaller phase are written first; within a phase, the object decides.
+/// Returns the phase of a step. Steps with a smaller phase are written first; within a phase, the object
+/// decides.
 pub(crate) fn phase(step: &Step, ending: &EndingThreads) -> WritePhase {
     let change = &step.changes()[0];
     let facts = change.to().facts();
@@ -91,7 +92,7 @@ pub(crate) fn within_step(mut changes: Vec<Change>, ending: &EndingThreads) -> V
     changes
 }
 
-/// Whether a change reduces something: deferral, polling, or the number of objects or threads.
+/// Returns whether a change reduces something: deferral, polling, or the number of objects or threads.
 fn goes_down(change: &Change, ending: &EndingThreads) -> bool {
     ending.has(change) || change.to().weight() < change.from().weight() || change.to().removes()
 }

@@ -15,19 +15,19 @@ use model::{Host, NetnsId, Pid};
 use crate::index::Index;
 use crate::listeners::{Listeners, Role, serves};
 
-/// Whether a process in any namespace receives on a NAPI of this namespace's devices.
+/// Returns whether a process, in any namespace, receives on a NAPI of this namespace's devices.
 pub(crate) fn receives_here(process: &Process, index: &Index<'_>) -> bool {
     process.sockets.iter().filter_map(|socket| socket.napi).any(|napi| index.napis.contains_key(&napi))
 }
 
-/// Whether a process is in another network namespace than the host's devices.
+/// Returns whether a process is in another network namespace than the host's devices.
 pub(crate) fn is_in_other_netns(process: &Process, host: &Host) -> bool {
     process.netns.is_some_and(|netns| netns != host.netns)
 }
 
-/// The processes in this namespace that serve a port but have received no packet that shows their NAPI. Until
-/// then, they claim all queues. Excludes processes that only hold a listener for others and never receive a
-/// packet.
+/// Returns the processes in this namespace that serve a port but have received no packet that shows their
+/// NAPI. Until a packet arrives, they claim all queues. Processes that only hold a listener for others, and
+/// never receive a packet, are excluded.
 pub fn without_packets(pids: impl IntoIterator<Item = Pid>, host: &Host) -> impl Iterator<Item = &Process> {
     let listeners = Listeners::new(&host.processes);
     let known: BTreeMap<Pid, &Process> =
@@ -41,18 +41,18 @@ pub fn without_packets(pids: impl IntoIterator<Item = Pid>, host: &Host) -> impl
     })
 }
 
-/// The TCP ports on which this process listens, with their network namespaces. The first connection to one of
-/// them shows the NAPI.
+/// Returns the TCP ports on which this process listens, with their network namespaces. The first connection
+/// to one of the ports shows the NAPI.
 pub fn listened_ports(process: &Process) -> BTreeSet<(NetnsId, u16)> {
     let listeners = process.sockets.iter().filter(|socket| socket.state == SocketState::TcpListen);
     listeners.filter_map(|socket| Some((process.netns?, socket.local?.port()))).collect()
 }
 
-/// The path of the packets of a process that receives on no NAPI of this namespace.
+/// How packets reach a process that receives on no NAPI of this namespace.
 pub(crate) enum Path {
-    /// Through NAPIs of its own namespace's devices; the number of these connections.
+    /// Through NAPIs of devices in the process's own namespace; the number of connections that receive there.
     OwnDevices(usize),
-    /// Through a CPU's backlog; the number of these connections.
+    /// Through a CPU's backlog; the number of connections that receive there.
     Backlog(usize),
     /// Unknown: no packet has arrived yet.
     NotSeen,
@@ -71,7 +71,7 @@ impl Path {
         }
     }
 
-    /// Why no setting of this namespace's NAPIs affects the process.
+    /// Explains why no setting of this namespace's NAPIs affects the process.
     pub(crate) fn why(&self) -> String {
         match self {
             Self::OwnDevices(connections) => {

@@ -1,15 +1,16 @@
-//! The values of a delivery mode with a request's overrides, after checks. Every check is for a combination
-//! that the kernel accepts silently but that has no effect, or the opposite of the intended one.
+//! Applies a request's overrides to the values of a delivery mode, and checks the result. Each check is for a
+//! combination that the kernel accepts silently although it has no effect, or the opposite of the intended
+//! one.
 
 use model::{DeliveryMode, DeliveryParams, EmptyPolls, Intent, Nanoseconds, NapiKnob};
 
 use crate::refusal::{Refusal, RefusalKind};
 
-/// The values of a mode for one request, with the request's overrides.
+/// Returns the values of a mode for one request, with the request's overrides.
 ///
 /// # Errors
-/// [`RefusalKind::Usage`] for contradicting values, [`RefusalKind::Safety`] if they exceed the delay in the
-/// budget.
+/// [`RefusalKind::Usage`] for contradicting values, [`RefusalKind::Safety`] if the values exceed the budget's
+/// delay.
 pub(crate) fn with_overrides(
     intent: &Intent,
     mode: DeliveryMode,
@@ -121,8 +122,8 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
     None
 }
 
-/// The maximum delay of a packet without an explicit budget, so that a wrong unit in a policy file cannot cut
-/// off a host. Recipes use at most 5 ms.
+/// The maximum delay of a packet if the request has no explicit budget, so that a wrong unit in a policy file
+/// cannot cut off a host. Recipes use at most 5 ms.
 const ADDED_DELAY_UNASKED: Nanoseconds = Nanoseconds::from_millis(1_000);
 
 /// Checks the delay that deferral adds: up to one `gro-flush-timeout` for a packet to an idle application.

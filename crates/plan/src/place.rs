@@ -1,5 +1,5 @@
-//! Placement is a deterministic greedy assignment. It finds the objects of each request (queues, interrupts,
-//! processes, epolls); [`crate::claim`] decides who owns them.
+//! Finds the objects of each request: queues, interrupts, processes, epolls. Placement is a deterministic
+//! greedy assignment; [`crate::claim`] decides which request owns each object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -88,7 +88,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     for (device, claimants) in queues.to_divide(&claiming, &requests, &index, &mut parts) {
         let division = divided(device, claimants, &requests, (&index, &after), &mut parts)?;
         if after.remakes(device.id) {
-            // The queues do not exist yet, so only their number could be checked.
+            // The new queues do not exist yet, so only their number could be checked.
             queues.keep_back(device.id);
             continue;
         }
@@ -102,7 +102,8 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     }
     for (part, process) in owners {
         owned.insert(process.id.pid, part);
-        // A process that passes its connections to others receives no packet that would show its queues.
+        // A process that passes its connections to others receives no packet that would show a queue, so it
+        // claims none.
         let hands_on = listeners.role(process) == Role::HandsOn;
         let process = shares.rest(process);
         if !hands_on {
@@ -127,7 +128,8 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     for part in &parts {
         let processes: Vec<&Process> =
             part.processes.iter().filter_map(|p| index.processes.get(&p.id.pid).copied()).collect();
-        // A missing kernel feature is refused later, with an alternative: no budget could provide it.
+        // Skip the budget if a kernel feature is missing: that is refused later, with an alternative, and no
+        // budget could provide the feature.
         let busy = part.delivery.mode == DeliveryMode::ThreadedBusy && !host.capabilities.napi_threaded_busy;
         if busy || part.params.epoll.events_only && !host.capabilities.epoll_events_only {
             continue;
@@ -145,7 +147,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     laid_out(placement, &index)
 }
 
-/// Divides a device. On a `mix` device with too few queues, requests of sockets get none: the latest requests
+/// Divides a device. If a `mix` device has too few queues, requests of sockets get none: the latest requests
 /// are dropped first, with a note.
 fn divided(
     device: &Device,
@@ -173,7 +175,8 @@ fn divided(
     }
 }
 
-/// The number of NAPIs that a part sets; for a device that is recreated, its future number of queues.
+/// Returns the number of NAPIs that a part sets. For a device that is recreated, this is its future number of
+/// queues.
 fn napis_after(part: &PlacedRequest, host: &Host, after: &QueuesAfter) -> usize {
     let device = match &part.intent.target {
         Target::Device(name) => host.device_named(name).filter(|device| after.remakes(device.id)),
@@ -186,7 +189,7 @@ fn napis_after(part: &PlacedRequest, host: &Host, after: &QueuesAfter) -> usize 
 }
 
 /// Gives the request of each device its objects, if the request or its recipe has a layout. The objects
-/// include all queues of the device except those whose own request names CPUs.
+/// include all queues of the device, except those whose own request names CPUs.
 fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Refusal> {
     for at in 0..placement.parts.len() {
         let part = &placement.parts[at];
@@ -221,8 +224,8 @@ fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Re
         queues.sort_by_key(|placed| placed.queue);
         let near = NearCores::new(device, &allowed, index.host);
         let made = match objects(layout, device, &queues, near, &allowed) {
-            // Refuse only an explicit layout: a recipe's layout needs enough CPUs, and is otherwise omitted
-            // with a note.
+            // Refuse only an explicit layout. A recipe's layout is omitted, with a note, if there are too few
+            // CPUs.
             Err(refusal) if part.intent.layout.is_none() => {
                 let note = format!("policy {}: {refusal}: interrupts are not moved", part.intent.policy);
                 placement.parts[at].notes.push(note);
@@ -249,8 +252,8 @@ fn queues_without_irq(objects: &Objects, index: &Index<'_>) -> usize {
     rx.filter(|queue| index.napi_of(**queue).is_none_or(|napi| napi.irq.is_none())).count()
 }
 
-/// Notes the processes of a service that are not set, because they only hold sockets for others or are in
-/// another namespace.
+/// Adds notes on the service's processes that are not set, because they only hold sockets for others or are
+/// in another namespace.
 fn note_left_out(holders: Vec<String>, away: &[&Process], part: &mut PlacedRequest) {
     let more = holders.len().saturating_sub(ELSEWHERE_MAX);
     part.notes.extend(holders.into_iter().take(ELSEWHERE_MAX));
@@ -274,7 +277,8 @@ fn note_left_out(holders: Vec<String>, away: &[&Process], part: &mut PlacedReque
     }
 }
 
-/// Notes that no running process of a service was found. `left_out`: whether running ones were left out.
+/// Adds a note that no running process of a service was found. `left_out` says whether running processes were
+/// left out.
 fn note_absent(
     left_out: bool,
     unjudged: Option<&(usize, String)>,
@@ -289,7 +293,7 @@ fn note_absent(
         format!("no process of this service runs{}: nothing is set until one does", by(&part.intent.target));
     let (runs, note) = match unjudged {
         None => (ServiceState::No, none),
-        // netpolicy may inspect all processes, so it would have found one of the service.
+        // netpolicy may inspect all processes here, so it would have found a process of the service.
         Some((processes, first)) if index.host.capabilities.ptrace => {
             (ServiceState::No, format!("{none}; {processes} could not be inspected ({first})"))
         }
@@ -306,7 +310,7 @@ fn note_absent(
     part.notes.push(note);
 }
 
-/// Assigns each process to a part: to the most specific request that matches it.
+/// Assigns each process to a part: the most specific request that matches the process.
 fn owners_of_processes<'h>(
     policy: &Policy,
     resolved: &Resolved,
@@ -360,8 +364,8 @@ fn owners_of_processes<'h>(
     Ok(found)
 }
 
-/// The processes of a service without those that only hold its listener open, and a note on each of the
-/// latter.
+/// Returns the processes of a service except those that only hold its listener open, and a note on each of
+/// these.
 fn without_holders(
     pids: BTreeSet<Pid>,
     index: &Index<'_>,
@@ -396,8 +400,8 @@ fn without_holders(
 /// The maximum number of processes in other namespaces to name individually.
 const ELSEWHERE_MAX: usize = 3;
 
-/// The processes of a service without those in other network namespaces that receive on no device here, and
-/// the processes that were left out.
+/// Returns the processes of a service without those in other network namespaces that receive on no device of
+/// this one, and separately the processes that were left out.
 fn without_elsewhere<'h>(pids: BTreeSet<Pid>, index: &Index<'h>) -> (BTreeSet<Pid>, Vec<&'h Process>) {
     let mut away = Vec::new();
     let mut here = BTreeSet::new();
@@ -412,7 +416,7 @@ fn without_elsewhere<'h>(pids: BTreeSet<Pid>, index: &Index<'h>) -> (BTreeSet<Pi
     (here, away)
 }
 
-/// The criteria of a service, in parentheses.
+/// Formats the criteria of a service in parentheses.
 fn by(target: &Target) -> String {
     match target {
         Target::Service(_, matching) if *matching != Match::default() => format!(" ({matching})"),
@@ -453,7 +457,7 @@ fn device_named<'h>(name: &str, intent: &Intent, host: &'h Host) -> Result<&'h D
     host.device_named(name).ok_or_else(|| {
         let names: Vec<&str> = host.devices.iter().map(|d| d.id.name.as_str()).collect();
         let refusal = Refusal::new(RefusalKind::Missing, format!("device {name}"), "no such device");
-        // `ip link` prints a stacked device as `name@lower`: suggest `name`.
+        // `ip link` prints a stacked device as `name@lower`, so suggest `name`.
         let device = name.split_once('@').and_then(|(device, _)| host.device_named(device));
         let refusal = match device {
             Some(device) => refusal.because(format!(
@@ -468,7 +472,7 @@ fn device_named<'h>(name: &str, intent: &Intent, host: &'h Host) -> Result<&'h D
     })
 }
 
-/// Checks that some of the request's CPUs are online. Notes those that are not.
+/// Checks that some of the request's CPUs are online. Returns a note on those that are offline.
 fn notes_on_cpus(intent: &Intent, host: &Host) -> Result<Vec<String>, Refusal> {
     let Some(cpus) = &intent.cpus else { return Ok(Vec::new()) };
     let online = &host.topology.online;
@@ -488,7 +492,7 @@ fn notes_on_cpus(intent: &Intent, host: &Host) -> Result<Vec<String>, Refusal> {
     Ok(vec![format!("CPUs {offline} are offline and left out")])
 }
 
-/// Notes processes that have nothing yet that could busy-poll. Ignores masters whose workers wait, and
+/// Adds notes on processes that have nothing yet that could busy-poll, except masters whose workers wait and
 /// processes that wait with io_uring.
 fn note_those_without_epolls(index: &Index<'_>, parts: &mut [PlacedRequest]) {
     let waits = |process: &PlacedProcess| {
@@ -496,7 +500,7 @@ fn note_those_without_epolls(index: &Index<'_>, parts: &mut [PlacedRequest]) {
         !process.sockets.is_empty()
             || known.is_some_and(|process| !process.epolls.is_empty() || !process.rings.is_empty())
     };
-    // An attachment makes a separate request for each of its processes.
+    // An attachment makes a separate request for each of its processes, so compare the requests' origins.
     let waiting: BTreeSet<String> = parts
         .iter()
         .filter(|part| part.processes.iter().any(waits))
@@ -516,7 +520,7 @@ fn note_those_without_epolls(index: &Index<'_>, parts: &mut [PlacedRequest]) {
     }
 }
 
-/// Collects the objects of a process that are set.
+/// Collects those objects of a process that the request sets.
 fn placed_process(process: &Process, part: &mut PlacedRequest) -> Result<PlacedProcess, Refusal> {
     let busy = part.params.epoll.waits_busily();
     let closed: Vec<String> = process
@@ -546,8 +550,7 @@ fn placed_process(process: &Process, part: &mut PlacedRequest) -> Result<PlacedP
         Some(_) => process.threads.iter().map(|t| t.id).collect(),
         None => Vec::new(),
     };
-    // An epoll that does not count against the budget must not be set either, because it could then
-    // busy-poll.
+    // An epoll that does not count against the budget must not be set, because it could then busy-poll.
     let mode = part.delivery.mode;
     let set = |epoll: &&Epoll| !budget::only_accepts(process, epoll, mode);
     Ok(PlacedProcess {
@@ -559,12 +562,13 @@ fn placed_process(process: &Process, part: &mut PlacedRequest) -> Result<PlacedP
     })
 }
 
-/// The maximum number of sockets of one process that are set individually. Each takes several system calls
-/// and a scan of all the process's files.
+/// The maximum number of sockets of one process to set individually. Each takes several system calls and a
+/// scan of all the process's files.
 pub(crate) const SOCKETS_MAX: usize = 256;
 
-/// The sockets that a process reads without an epoll: connections that receive on a NAPI, and UDP sockets
-/// that do so or have not received yet. Empty for a process with an io_uring, because waits on the ring poll.
+/// Returns the sockets that a process reads without an epoll: connections that receive on a NAPI, and UDP
+/// sockets that do so or have not received yet. Returns none for a process with an io_uring, because waits on
+/// the ring poll.
 fn sockets_by_themselves(process: &Process, part: &mut PlacedRequest) -> Vec<SocketId> {
     let receives = |socket: &&Socket| {
         let awaits = || {
@@ -586,9 +590,9 @@ fn sockets_by_themselves(process: &Process, part: &mut PlacedRequest) -> Vec<Soc
     sockets
 }
 
-/// Places epolls of processes without a request in the request for the device of their packets. In a mode
-/// without busy polling, only places epolls that prefer busy polling or busy-wait for events, because that
-/// would no longer help. All other epolls keep the application's settings.
+/// Places epolls of processes without a request in the request for the device on which their packets arrive.
+/// A mode without busy polling takes only epolls that prefer busy polling or busy-wait for events, because
+/// that would no longer help. All other epolls keep the application's settings.
 fn place_epolls_of_devices(
     index: &Index<'_>,
     queues: &QueueClaims<'_>,
@@ -641,8 +645,8 @@ fn place_epolls_of_devices(
     Ok(())
 }
 
-/// Names the other requests that set the epolls for a device's mode: those whose processes receive on its
-/// queues.
+/// Returns the origins of other requests that set the epolls for a device's mode, because their processes
+/// receive on the device's queues.
 fn set_by_others(part: &PlacedRequest, parts: &[PlacedRequest]) -> Vec<String> {
     let Target::Device(name) = &part.intent.target else { return Vec::new() };
     let here = |other: &&PlacedRequest| {
@@ -653,11 +657,12 @@ fn set_by_others(part: &PlacedRequest, parts: &[PlacedRequest]) -> Vec<String> {
     parts.iter().filter(here).map(|other| other.intent.target.to_string()).collect()
 }
 
-/// Notes missing parts of a mode: busy polling needs settings in two places, and full busy polling in three.
+/// Adds notes on missing parts of a mode: busy polling needs settings in two places, and full busy polling in
+/// three.
 fn note_halves(part: &mut PlacedRequest, set_by: &[String], host: &Host) {
     let is_upper = |name: &str| host.device_named(name).is_some_and(|device| host.is_upper(device));
     match &part.intent.target {
-        // The requests for the individual devices report this.
+        // The requests for the individual devices have this note.
         Target::Devices(..) => return,
         Target::Device(name) if is_upper(name) => return,
         _ => {}

@@ -14,7 +14,7 @@ pub enum ServiceState {
     NotKnown,
 }
 
-/// A NAPI, represented by its first receive queue, and the path from it to a CPU.
+/// A NAPI, identified by its first receive queue, and the path from it to a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedQueue {
     /// The first queue that the NAPI serves.

@@ -22,14 +22,14 @@ pub struct Placement {
     pub recipes: Arc<Recipes>,
     /// Whether recipes may stop a queue or take down the link.
     pub disruptive: bool,
-    /// Whether an interrupt may be pinned if its queue is inferred, because the driver does not report it.
+    /// Whether to pin an interrupt whose queue is inferred, because the driver does not report it.
     pub inferred: bool,
-    /// The future number of queues of devices that the policy recreates.
+    /// The future numbers of queues of the devices that the policy recreates.
     pub(crate) queues_after: QueuesAfter,
 }
 
 impl Placement {
-    /// Whether no two requests share this device's queues.
+    /// Returns whether at most one request has queues of this device.
     pub(crate) fn is_undivided(&self, device: DeviceId) -> bool {
         let on_it = |part: &&PlacedRequest| part.queues.iter().any(|placed| placed.queue.device == device);
         self.parts.iter().filter(on_it).count() <= 1
@@ -60,8 +60,8 @@ pub struct PlacedRequest {
 }
 
 impl PlacedRequest {
-    /// All objects that the request may set: its queues with their devices and interrupts, and the epolls,
-    /// io_urings, sockets and threads of its processes.
+    /// Returns all objects that the request may set: its queues with their devices and interrupts, and the
+    /// epolls, io_urings, sockets and threads of its processes.
     pub fn all_objects(&self) -> BTreeSet<Object> {
         let queues = self.queues.iter().flat_map(|placed| {
             let irq = placed.irq.map(Object::Irq);

@@ -1,4 +1,4 @@
-//! The queues of a host, and which request owns each of them.
+//! Assigns the queues of a host to the requests that own them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,12 +24,12 @@ pub(crate) struct QueueClaims<'h> {
     by_napi: BTreeMap<NapiId, usize>,
     /// The devices on which a process may receive although no packet has shown that yet.
     likely: Vec<&'h Device>,
-    /// The devices whose packets may arrive without a NAPI.
+    /// The devices without a NAPI, whose packets may take another path.
     bare: Vec<&'h Device>,
     claims: Claims,
-    /// The devices whose queues are assigned by a division.
+    /// The devices whose queues a division assigns.
     divided: BTreeSet<DeviceId>,
-    /// The UDP sockets that get only the datagrams of their queues, by inode.
+    /// The inodes of the UDP sockets that receive only the datagrams of their queues.
     by_queue: BTreeSet<u64>,
 }
 
@@ -73,8 +73,9 @@ impl<'h> QueueClaims<'h> {
         Self { per_napi, after, queues, by_device, by_napi, likely, bare, claims, divided, by_queue }
     }
 
-    /// The device on any of whose queues datagrams of this socket may arrive. The NAPI of an unconnected UDP
-    /// socket is only that of its first packet. `None` for other sockets, and for those of clients.
+    /// Returns the device on any of whose queues datagrams of this socket may arrive, because the NAPI of an
+    /// unconnected UDP socket is only that of its first packet. Returns `None` for other sockets, and for
+    /// sockets of clients.
     fn device_of_datagrams(&self, socket: &Socket) -> Option<DeviceId> {
         let port = socket.local.map_or(0, |local| local.port());
         let is_server = socket.state == SocketState::Udp
@@ -83,7 +84,7 @@ impl<'h> QueueClaims<'h> {
         (is_server && !self.by_queue.contains(&socket.inode)).then(|| self.device_of(socket.napi?))?
     }
 
-    /// The device with the queue that a NAPI serves.
+    /// Returns the device of the queue that a NAPI serves.
     pub(crate) fn device_of(&self, napi: NapiId) -> Option<DeviceId> {
         self.by_napi.get(&napi).map(|&slot| self.queues[slot].queue.device)
     }
@@ -92,8 +93,9 @@ impl<'h> QueueClaims<'h> {
         self.by_device.get(&device).map_or(&[], Vec::as_slice)
     }
 
-    /// The queues on which a process receives according to its sockets. If these show none, the queues of all
-    /// likely devices; none if the process cannot receive. Like [`Self::of_process`], but without notes.
+    /// Returns the queues on which a process receives according to its sockets; if these show none, the
+    /// queues of all likely devices; none if the process cannot receive. Like [`Self::of_process`], but
+    /// without notes.
     fn touched_by(&self, process: &Process) -> BTreeSet<usize> {
         let napis = process.sockets.iter().filter_map(|socket| socket.napi);
         let mut shown: BTreeSet<usize> = napis.filter_map(|id| self.by_napi.get(&id).copied()).collect();
@@ -105,8 +107,8 @@ impl<'h> QueueClaims<'h> {
         self.likely.iter().flat_map(|device| self.of_device(device.id)).copied().collect()
     }
 
-    /// The devices to divide, each with the parts that get dedicated queues. Notes a device whose request is
-    /// `mix` but whose driver has no rules: it is not divided.
+    /// Returns the devices to divide, each with the parts that get dedicated queues. A device whose request
+    /// is `mix` but whose driver has no rules is not divided, and gets a note.
     pub(crate) fn to_divide<'p>(
         &self,
         owners: &[(usize, &'p Process)],
@@ -124,8 +126,8 @@ impl<'h> QueueClaims<'h> {
             let mut devices = BTreeSet::new();
             for slot in self.touched_by(process) {
                 devices.insert(self.queues[slot].queue.device);
-                // Applications can request a policy for a socket without privileges, so such requests do not
-                // divide a device that the operator left undivided.
+                // Applications can request a policy for a socket without privileges, so such requests must
+                // not divide a device that the operator left undivided.
                 if divide::is_of_sockets(&requests[part]) {
                     continue;
                 }
@@ -163,7 +165,7 @@ impl<'h> QueueClaims<'h> {
         found.collect()
     }
 
-    /// Reserves the queues of a device for the device's own request, because they are about to be recreated.
+    /// Reserves the queues of a device, which are about to be recreated, for the device's own request.
     pub(crate) fn keep_back(&mut self, device: DeviceId) {
         self.divided.insert(device);
     }
@@ -190,7 +192,8 @@ impl<'h> QueueClaims<'h> {
         }
     }
 
-    /// The queues on which a process's sockets receive; all queues of the likely devices if none is known.
+    /// Returns the queues on which a process's sockets receive; if none is known, all queues of the likely
+    /// devices.
     fn of_process(
         &self,
         process: &Process,
@@ -259,7 +262,8 @@ impl<'h> QueueClaims<'h> {
         Ok(slots.into_iter().collect())
     }
 
-    /// The refusal for a process whose connections have no NAPI although no device could give them one.
+    /// Creates the refusal for a process whose connections have no NAPI, although no device could give them
+    /// one.
     fn off_every_napi(&self, process: &Process, part: &PlacedRequest) -> Refusal {
         let connections = Connections::of(process);
         let id = process.id;
@@ -279,7 +283,7 @@ impl<'h> QueueClaims<'h> {
                 for device in self.bare.iter().take(HINTS_MAX) {
                     refusal = refusal.because(why_no_napi(device));
                 }
-                // veth is the only kind of device for which netpolicy knows how to create a NAPI.
+                // Only for a veth does netpolicy know how to create a NAPI.
                 if !self.bare.iter().any(|device| device.kind == "veth") {
                     refusal.kind = RefusalKind::Unsupported;
                 }
@@ -323,13 +327,14 @@ impl<'h> QueueClaims<'h> {
         let none = slots.is_empty() && !self.after.gives_napis(device.id);
         if none && device.up && device.rx_queues.is_empty() && placed.delivery.mode != DeliveryMode::Interrupt
         {
-            // Every device has queues, so they could not be read, and neither could their NAPIs.
+            // Every device has queues, so netpolicy could not read the queues of this one, nor their NAPIs.
             return Err(no_napi(format!("none of the queues of {} could be read", device.id), placed));
         }
         if none && placed.delivery.mode != DeliveryMode::Interrupt {
             let mut refusal = no_napi(format!("the kernel reports no NAPI of {}", device.id), placed)
                 .because(why_no_napi(device));
-            // A device that is down may get NAPIs when it is brought up, so only this case is unsupported.
+            // A device that is down may get NAPIs when it is brought up, so this is unsupported only for a
+            // device that is up.
             if device.up {
                 refusal.kind = RefusalKind::Unsupported;
             }
@@ -408,9 +413,9 @@ impl Connections {
     }
 }
 
-/// Whether a process neither has sockets that could receive packets nor waits for any: it is not a server
-/// yet, and whole devices are not set for it. A process that waits with io_uring may have sockets without
-/// descriptors.
+/// Returns whether a process neither has sockets that could receive packets nor waits for any. Such a process
+/// is not a server yet, so whole devices are not set for it. A process that waits with io_uring may have
+/// sockets without descriptors.
 fn receives_nothing(process: &Process) -> bool {
     !process.sockets.iter().any(Socket::can_receive)
         && process.rings.iter().all(|ring| ring.registered_sockets == 0)
@@ -419,7 +424,8 @@ fn receives_nothing(process: &Process) -> bool {
 fn note_shared(shared: &BTreeMap<usize, usize>, requests: &[ResolvedRequest<'_>], part: &mut PlacedRequest) {
     for (&with, queues) in shared {
         let origin = &requests[with].intent.origin;
-        // An attachment makes a request for each of its processes, which are one request for the user.
+        // An attachment makes a request for each of its processes. For the user, these are a single request,
+        // so add no note.
         if *origin == part.intent.origin {
             continue;
         }

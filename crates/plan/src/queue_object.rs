@@ -5,7 +5,7 @@ use model::{Cpu, CpuSet, QueueIndex, RxQueue};
 /// Queues with their interrupts and CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueObject {
-    /// The receive queues, each of which represents its NAPI.
+    /// The receive queues of the object's NAPIs, one for each NAPI.
     pub rx: Vec<RxQueue>,
     /// The transmit queues.
     pub tx: Vec<QueueIndex>,
@@ -13,7 +13,7 @@ pub struct QueueObject {
     pub irq_cpus: CpuSet,
     /// All CPUs of the object: those of its interrupts, and those that only transmit on its queues.
     pub cpus: CpuSet,
-    /// The CPUs in order of transmission: the n-th CPU sends on the n-th transmit queue.
+    /// The CPUs that transmit. The n-th of them sends on the n-th transmit queue.
     pub(crate) senders: Vec<Cpu>,
 }
 
@@ -22,15 +22,16 @@ pub struct QueueObject {
 pub struct Objects {
     /// The objects, ordered by their first receive queue.
     pub objects: Vec<QueueObject>,
-    /// If the layout excludes receive queues: the number of queues, counted from the first, over which
-    /// packets are spread.
+    /// The number of receive queues, counted from the first, over which packets are spread; `None` unless the
+    /// layout excludes receive queues.
     pub spread: Option<u32>,
     /// Notes for the operator.
     pub notes: Vec<String>,
 }
 
 impl Objects {
-    /// The CPUs that send on each transmit queue. Empty for layouts in which some CPUs have no object.
+    /// Returns the CPUs that send on each transmit queue. Empty for layouts in which some CPUs have no
+    /// object.
     pub fn senders(&self) -> impl Iterator<Item = (QueueIndex, CpuSet)> {
         self.objects.iter().flat_map(|object| {
             object.tx.iter().enumerate().map(|(at, tx)| {

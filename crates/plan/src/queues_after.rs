@@ -1,5 +1,5 @@
-//! Predicts the number of queues that devices have after a plan has recreated them. All code that counts
-//! queues uses this prediction.
+//! Predicts how many queues devices have after a plan has recreated the queues. All code that counts queues
+//! uses this prediction.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct QueuesAfter(BTreeMap<DeviceId, After>);
 struct After {
     rx: u32,
     tx: u32,
-    /// Whether the device has NAPIs only after the change.
+    /// Whether the device gets its first NAPIs by the change.
     napis: bool,
 }
 
@@ -26,28 +26,28 @@ impl QueuesAfter {
         self.0.insert(device, After { rx, tx, napis });
     }
 
-    /// Whether the policy recreates the device's queues.
+    /// Returns whether the policy recreates the device's queues.
     pub(crate) fn remakes(&self, device: DeviceId) -> bool {
         self.0.contains_key(&device)
     }
 
-    /// Whether a device without NAPIs will have some.
+    /// Returns whether a device without NAPIs will get some.
     pub(crate) fn gives_napis(&self, device: DeviceId) -> bool {
         self.0.get(&device).is_some_and(|after| after.napis)
     }
 
-    /// Whether any device without NAPIs will have some.
+    /// Returns whether any device without NAPIs will get some.
     pub(crate) fn gives_any_napis(&self) -> bool {
         self.0.values().any(|after| after.napis)
     }
 
-    /// The future number of a device's receive queues.
+    /// Returns the future number of a device's receive queues.
     pub(crate) fn rx(&self, device: &Device) -> u32 {
         let now = u32::try_from(device.rx_queues.len()).unwrap_or(u32::MAX);
         self.0.get(&device.id).map_or(now, |after| after.rx)
     }
 
-    /// The future number of a device's transmit queues.
+    /// Returns the future number of a device's transmit queues.
     pub(crate) fn tx(&self, device: &Device) -> u32 {
         let now = u32::try_from(device.tx_queues.len()).unwrap_or(u32::MAX);
         self.0.get(&device.id).map_or(now, |after| after.tx)
@@ -58,18 +58,19 @@ impl QueuesAfter {
         format!("it {} {}", self.has(device), self.rx(device))
     }
 
-    /// "has" or "will have".
+    /// Returns "has" or "will have", as it applies to the device's queues.
     pub(crate) fn has(&self, device: &Device) -> &'static str {
         if self.remakes(device.id) { "will have" } else { "has" }
     }
 }
 
-/// The future number of channels of a kind: the one that is set explicitly, or else the current one.
+/// Returns the future number of channels of a kind: the number that is set explicitly, or else the current
+/// one.
 pub(crate) fn channels_after(kind: ChannelKind, requests: &[NicRequest], channels: Channels) -> u32 {
     by_name(kind, requests).unwrap_or(channels.of(kind).current)
 }
 
-/// The number of channels of a kind that is set explicitly.
+/// Returns the number of channels of a kind that is set explicitly.
 pub(crate) fn by_name(kind: ChannelKind, requests: &[NicRequest]) -> Option<u32> {
     requests.iter().find_map(|request| match request {
         NicRequest::Channels(of, count) if *of == kind => Some(*count),

@@ -1,4 +1,4 @@
-//! The devices whose queues a policy recreates.
+//! Finds the devices whose queues a policy recreates.
 
 use model::host::Device;
 use model::nic::NicRequest;
@@ -9,8 +9,8 @@ use crate::placement::PlacedRequest;
 use crate::queues_after::{QueuesAfter, by_name};
 use crate::recipe::of_device;
 
-/// The future numbers of queues of devices: those that requests name, and those of recipes if recipes may
-/// stop a queue.
+/// Returns the future numbers of queues of devices: those that requests name and, if recipes may stop a
+/// queue, those of recipes.
 pub(crate) fn recreated_queues(
     parts: &[PlacedRequest],
     recipes: &Recipes,
@@ -48,7 +48,7 @@ pub(crate) fn recreated_queues(
     found
 }
 
-/// Whether the request turns on GRO on a veth that has no NAPIs, which creates them.
+/// Returns whether the request turns on GRO on a veth without NAPIs, which creates the NAPIs.
 fn gives_napis(part: &PlacedRequest, device: &Device) -> bool {
     let requested =
         || part.intent.nic.iter().any(|request| matches!(request, NicRequest::Offload(Offload::Gro, true)));

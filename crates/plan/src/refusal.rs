@@ -1,4 +1,4 @@
-//! Why a request is not planned.
+//! The reason why a request is not planned.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub enum RefusalKind {
     Missing,
 }
 
-/// A request that is not planned. Nothing was changed.
+/// The refusal to plan a request. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {message}")]
 pub struct Refusal {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::Pid;
 
-/// The processes that match each service request. The caller, who can inspect units, cgroups and ports, finds
-/// them.
+/// The processes that match each service request. The caller finds them, because it can inspect units,
+/// cgroups and ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolved {
     pids: BTreeMap<usize, BTreeSet<Pid>>,
@@ -29,20 +29,20 @@ impl Resolved {
         self
     }
 
-    /// The processes of all requests.
+    /// Returns the processes of all requests.
     pub fn pids(&self) -> impl Iterator<Item = Pid> {
         self.pids.values().flatten().copied()
     }
 
-    /// Records that this many processes could not be inspected, the first for this reason. It is unknown
-    /// whether they match the request at this index.
+    /// Records that this many processes could not be inspected, the first for this reason. Whether they match
+    /// the request at this index is unknown.
     #[must_use]
     pub fn unjudged(mut self, intent: usize, processes: usize, first: impl Into<String>) -> Self {
         self.unjudged.insert(intent, (processes, first.into()));
         self
     }
 
-    /// The processes of the request at this index.
+    /// Returns the processes of the request at this index.
     pub fn pids_of(&self, intent: usize) -> BTreeSet<Pid> {
         self.pids.get(&intent).cloned().unwrap_or_default()
     }

@@ -1,7 +1,7 @@
 //! Assigns connections to the listeners of their queues, and datagrams to the sockets of their queues, so
 //! that each worker of a service gets those of its own queue. An epoll keeps interrupts suspended, and
-//! busy-polls the right NAPI, only while all its sockets receive on one NAPI. By default, the kernel's hash
-//! chooses any worker. With these settings, the queue on which the first packet arrived determines the
+//! busy-polls the right NAPI, only while all its sockets receive on one NAPI. By default, the kernel selects
+//! the worker by a hash. With these settings, the queue on which the first packet arrives determines the
 //! worker.
 
 use std::collections::BTreeSet;
@@ -65,10 +65,10 @@ pub(crate) fn want(
     Ok(())
 }
 
-/// The sockets of a UDP group, each at the position of the queue of its first packet, unless two sockets have
-/// the same queue. An unconnected UDP socket keeps the NAPI of its first packet as long as it is open, and
-/// busy-polls that NAPI. Kernel: 6.18, `net/ipv4/udp.c` `__udp_queue_rcv_skb()`, `include/net/busy_poll.h`
-/// `sk_mark_napi_id_once()`.
+/// Returns the sockets of a UDP group, each at the position of the queue of its first packet, unless two
+/// sockets have the same queue. An unconnected UDP socket keeps the NAPI of its first packet as long as it is
+/// open, and busy-polls that NAPI. Kernel: 6.18, `net/ipv4/udp.c` `__udp_queue_rcv_skb()`,
+/// `include/net/busy_poll.h` `sk_mark_napi_id_once()`.
 fn by_first_packet(group: &SharedListeners, queues: &[RxQueue], index: &Index<'_>) -> Vec<u64> {
     let first_of = |inode: u64| {
         let held = group.listeners.iter().filter(|listener| listener.inode == inode).flat_map(|l| &l.held);
@@ -96,13 +96,13 @@ fn by_first_packet(group: &SharedListeners, queues: &[RxQueue], index: &Index<'_
     placed.into_iter().flatten().chain(others).collect()
 }
 
-/// What to do with a group.
+/// What netpolicy does with a group of sockets that share an address.
 enum Standing {
-    /// None of its sockets belongs to the request.
+    /// Nothing: none of the group's sockets belongs to the request.
     NotOurs,
-    /// The group is left unchanged, for this reason.
+    /// netpolicy leaves the group unchanged, for this reason.
     Left(String),
-    /// netpolicy's program chooses a socket by queue.
+    /// netpolicy attaches its program, which selects a socket by queue.
     Ours,
 }
 
@@ -142,8 +142,8 @@ fn standing(
             group.sockets
         ));
     }
-    // The maximum total length of the lists. A device needs as many places as it has queues or listeners,
-    // whichever is more.
+    // The lists of a device need as many places as it has queues or listeners, whichever is more. The total
+    // over all devices is limited.
     let devices = queues.chunk_by(|a, b| a.device == b.device);
     let places: usize = devices.map(|queues| queues.len().max(count)).sum();
     if count > Spread::LISTENERS_MAX || queues.len() > Spread::QUEUES_MAX || places > Spread::PLACES_MAX {
@@ -158,9 +158,9 @@ fn standing(
     Standing::Ours
 }
 
-/// The queues on which packets of a request arrive. On a divided device, these are the request's own queues.
-/// Otherwise, they are all queues of the requested devices, or of those on which the request receives, except
-/// queues owned by others.
+/// Returns the queues on which packets of a request arrive. On a divided device, these are the request's own
+/// queues. Otherwise, they are all queues of the requested devices, or of those on which the request
+/// receives, except queues that other requests own.
 fn queues(at: usize, placement: &Placement, index: &Index<'_>) -> Vec<RxQueue> {
     let part = &placement.parts[at];
     let receives_from = part.queues.iter().map(|placed| placed.queue.device);
@@ -176,7 +176,8 @@ fn on_device(id: DeviceId, at: usize, placement: &Placement, index: &Index<'_>) 
     let Some(&device) = index.devices.get(&id) else { return Vec::new() };
     let with_napi = device.rx_queues.iter().filter(|queue| queue.napi.is_some()).map(|queue| queue.id);
     let Some(division) = placement.divisions.iter().find(|division| division.device == id) else {
-        // Without a division, packets determine the owner of a queue, so include all queues.
+        // Without a division, the owner of a queue depends on which packets have arrived, so include all
+        // queues.
         return with_napi.collect();
     };
     let own = division

@@ -1,5 +1,5 @@
-//! Decides the next step for a service that misses its goal: which rung of its policy's ladder to try, or why
-//! none.
+//! Decides the next step for a service that misses its goal: which mode of its policy's ladder to try, or why
+//! to try none.
 
 use model::{DeliveryMode, Nanoseconds, Rung, Search};
 
@@ -25,7 +25,7 @@ pub enum Next<'l, T> {
     EnoughToday(u64),
     /// Try this rung; `can` returned the value.
     Try(&'l Rung, T),
-    /// Every rung that can be tried was tried. Lists the others, with reasons.
+    /// Every rung that can be tried has been tried. The list has the other rungs, with reasons.
     Exhausted(Vec<(DeliveryMode, String)>),
 }
 
@@ -48,7 +48,7 @@ pub fn next_try<'l, T>(
             continue;
         }
         match can(rung) {
-            // A mode may be listed once for each kind of target.
+            // A ladder may list a mode once for each kind of target, so keep only one reason for each mode.
             Ok(_) if tries >= moment.a_day => return Next::EnoughToday(again_at.unwrap_or(u64::MAX)),
             Ok(taken) => return Next::Try(rung, taken),
             Err(why) => {
@@ -275,7 +275,8 @@ mod test {
             let (mut chance, mut search, mut now) = (Chance::new(seed), search(), 1_000_000_000_000_u64);
             let mut in_force: DeliveryMode = "suspend20".parse().expect("a mode");
             let mut tries = 0;
-            // The search must end: at one try per day or more, twice as many days as rungs suffice.
+            // The search must end: with at least one try per day, it ends within twice as many days as the
+            // ladder has rungs.
             for _ in 0..ladder.len() * 2 * 24 {
                 now += 3_600_000_000;
                 match next_try(&mut search, &ladder, in_force, SearchInputs { unix_micros: now, a_day, ..MISSED }, |_| Ok(())) {

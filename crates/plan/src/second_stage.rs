@@ -1,11 +1,11 @@
-//! Predicts what is known about the second stage before the first stage: settings of objects that already
+//! Predicts, before the first stage, what the second stage will find: the settings of objects that already
 //! exist.
 
 use model::host::Device;
 use model::{Change, ChannelKind, Host, NicKnob, Plan, RingKind, Setting};
 
-/// The host after the first stage, as far as it can be predicted: with the new numbers of queues, and without
-/// removed queues. Queues that the driver will create are missing.
+/// Returns the host after the first stage, as far as it can be predicted: with the new numbers of queues, and
+/// without removed queues. Queues that the driver will create are missing.
 pub fn after_first_stage(host: &Host, first: &Plan) -> Host {
     let mut host = host.clone();
     for change in first.changes().map(Change::to) {
@@ -45,7 +45,7 @@ fn set(device: &mut Device, knob: &NicKnob) {
         NicKnob::PrivateFlag(flag, on) => {
             device.private_flags.insert(*flag, *on);
         }
-        // None of the following settings recreates queues.
+        // The following settings do not recreate queues.
         NicKnob::Coalescing(..)
         | NicKnob::PacketSize(..)
         | NicKnob::RssTable(_)

@@ -21,15 +21,15 @@ use crate::resolved::Resolved;
 /// A policy with a request for each device that its sections match on this host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selection {
-    /// The policy's requests in their order, followed by a request for each device that a section matches
-    /// without naming it.
+    /// The policy's requests in their order, followed by a request for each device that a section selects by
+    /// other means than its name.
     pub policy: Policy,
     /// The devices of each request, by its index in the original policy.
     pub meets: BTreeMap<usize, Vec<DeviceId>>,
     /// Notes for the operator on each request, by index.
     pub notes: BTreeMap<usize, Vec<String>>,
-    /// Conflicting requests, by index in [`Self::policy`]: several sections match a device, and none is the
-    /// most specific.
+    /// Conflicts, by the index of the request in [`Self::policy`]: several sections match a device, and none
+    /// is the most specific.
     pub clashes: BTreeMap<usize, Refusal>,
 }
 
@@ -54,15 +54,15 @@ impl Selection {
     }
 }
 
-/// How a request matches a device; the greatest claim wins.
+/// How specifically a request matches a device. The request with the greatest claim gets the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     precedence: Precedence,
-    /// The number of levels from the device that the section matches down to this one.
+    /// How many levels this device is below the device that the section matches.
     steps_below: Reverse<usize>,
 }
 
-/// Resolves the devices of each request.
+/// Finds the devices of each request.
 pub fn select(policy: &Policy, host: &Host) -> Selection {
     let mut selection = Selection { policy: policy.clone(), ..Selection::default() };
     let (claims, left_out) = claims(policy, host);
@@ -71,13 +71,13 @@ pub fn select(policy: &Policy, host: &Host) -> Selection {
     selection
 }
 
-/// The requests that match each device.
+/// The claims of all requests that match each device, each with the index of its request.
 type Claims = BTreeMap<DeviceId, Vec<(Claim, usize)>>;
 
-/// Notes for the operator by request: why devices are not set.
+/// Notes for the operator, by request, on why devices are not set.
 type Notes = BTreeMap<usize, Vec<String>>;
 
-/// Finds the requests that match each device, and why requests do not match others.
+/// Finds the requests that match each device, and why requests leave out other devices.
 fn claims(policy: &Policy, host: &Host) -> (Claims, Notes) {
     let mut claims: Claims = BTreeMap::new();
     let mut left_out: Notes = BTreeMap::new();
@@ -121,8 +121,8 @@ fn claims(policy: &Policy, host: &Host) -> (Claims, Notes) {
     (claims, left_out)
 }
 
-/// Assigns each device to its greatest claim; two equal claims are a conflict. Returns why the other requests
-/// do not get the device.
+/// Assigns each device to the request with the greatest claim; two equal claims are a conflict. Returns why
+/// the other requests do not get the device.
 fn settle(claims: &Claims, policy: &Policy, host: &Host, selection: &mut Selection) -> Notes {
     let mut passed: Notes = BTreeMap::new();
     for device in &host.devices {
@@ -133,7 +133,7 @@ fn settle(claims: &Claims, policy: &Policy, host: &Host, selection: &mut Selecti
         };
         let intent = &policy.intents[at];
         let equal = of_device.iter().find(|(claim, other)| *claim == best && *other != at);
-        // If several requests name one device, they come from different callers, which resolve the conflict
+        // Several requests that name one device come from different callers, which resolve the conflict
         // themselves.
         let own_name = |intent: &Intent| matches!(&intent.target, Target::Device(name) if name == device.id.name.as_str());
         if let Some((_, other)) = equal.filter(|_| !own_name(intent)) {
@@ -158,7 +158,8 @@ fn settle(claims: &Claims, policy: &Policy, host: &Host, selection: &mut Selecti
     passed
 }
 
-/// Notes to which devices each selector and each request for a stacked device resolves on this host.
+/// Adds notes on the devices to which each selector and each request for a stacked device resolves on this
+/// host.
 fn note(policy: &Policy, host: &Host, mut passed: Notes, mut left_out: Notes, selection: &mut Selection) {
     for (at, intent) in policy.intents.iter().enumerate() {
         let of_selector = matches!(intent.target, Target::Devices(..));
@@ -225,8 +226,8 @@ fn is_meant(target: &Target, device: &Device) -> bool {
     }
 }
 
-/// Why a device that the request matches without naming it is left out; `None` if it is not. A request that
-/// names the device is refused instead.
+/// Returns why a device that the request does not name is left out although the request matches it; `None` if
+/// it is not left out. A request that names the device is refused instead.
 fn why_left_out(device: &Device, intent: &Intent, host: &Host) -> Option<String> {
     let gives_napis =
         || intent.nic.contains(&NicRequest::Offload(Offload::Gro, true)) && device.kind == "veth";
@@ -240,7 +241,7 @@ fn why_left_out(device: &Device, intent: &Intent, host: &Host) -> Option<String>
     }
 }
 
-/// Creates the request for one device of a section.
+/// Creates the request for one device that a section matches.
 fn for_device(intent: &Intent, device: &Device, host: &Host) -> Intent {
     let name = device.id.name.to_string();
     let origin = format!("{} ({name})", intent.origin);
@@ -251,7 +252,7 @@ fn for_device(intent: &Intent, device: &Device, host: &Host) -> Intent {
 /// Reduces a section to what a matched device supports, with notes on what is skipped.
 ///
 /// # Errors
-/// Why the whole device is skipped.
+/// If the whole device is skipped; the error is the reason.
 fn fit_to(intent: &Intent, device: &Device, host: &Host) -> Result<(Intent, Vec<String>), String> {
     let (mut fitted, mut notes) = (intent.clone(), Vec::new());
     if let Some(why) = why_left_out(device, intent, host) {
@@ -282,7 +283,7 @@ fn fit_to(intent: &Intent, device: &Device, host: &Host) -> Result<(Intent, Vec<
     Ok((fitted, notes))
 }
 
-/// Whether a request sets nothing of NAPIs, interrupts or threads.
+/// Returns whether a request sets nothing on NAPIs, interrupts or threads.
 fn is_for_nic_only(intent: &Intent) -> bool {
     intent.policy == PolicyName::None
         && intent.delivery.is_none_or(|mode| mode == DeliveryMode::Interrupt)
@@ -290,13 +291,14 @@ fn is_for_nic_only(intent: &Intent) -> bool {
         && intent.kthread.is_empty()
 }
 
-/// Whether a setting belongs to the network stack above the driver, and therefore exists on every device.
+/// Returns whether a setting belongs to the network stack above the driver, and therefore exists on every
+/// device.
 const fn needs_no_napi(request: &NicRequest) -> bool {
     matches!(request, NicRequest::RpsCpus(_) | NicRequest::RpsFlowCount(_) | NicRequest::Xps(_))
 }
 
-/// Whether the device has too few transmit queues for a setting, and none of these requests adds queues.
-/// Kernel: 6.18, `net/core/net-sysfs.c` `xps_cpus_show()` returns ENOENT for a device that is not
+/// Returns whether the device has too few transmit queues for a setting, and none of these requests adds
+/// queues. Kernel: 6.18, `net/core/net-sysfs.c` `xps_cpus_show()` returns ENOENT for a device that is not
 /// `netif_is_multiqueue()`.
 pub(crate) fn lacks_queues_for(request: &NicRequest, all: &[NicRequest], device: &Device) -> bool {
     let gives_queues = || {

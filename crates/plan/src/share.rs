@@ -10,15 +10,15 @@ use crate::index::Index;
 /// Processes that have separate requests for some of their epolls.
 #[derive(Debug, Default)]
 pub(crate) struct EpollShares {
-    /// The shares, each with its request's index: the process reduced to the share's epolls and the sockets
-    /// that they watch.
+    /// The split-off parts, each with its request's index: the process reduced to the requested epolls and
+    /// the sockets that they watch.
     pub(crate) shares: Vec<(usize, Process)>,
-    /// The remainder of each process.
+    /// What remains of each process.
     rests: BTreeMap<Pid, Process>,
 }
 
 impl EpollShares {
-    /// Splits the processes as a policy requests. Ignores processes and epolls that no longer exist.
+    /// Splits the processes as a policy requests. Processes and epolls that no longer exist are ignored.
     pub(crate) fn of(policy: &Policy, index: &Index<'_>) -> Self {
         let mut shares = Self::default();
         for (part, intent) in policy.intents.iter().enumerate() {
@@ -33,7 +33,7 @@ impl EpollShares {
         shares
     }
 
-    /// A process without its separately requested epolls.
+    /// Returns a process without its separately requested epolls.
     pub(crate) fn rest<'p>(&'p self, process: &'p Process) -> &'p Process {
         self.rests.get(&process.id.pid).unwrap_or(process)
     }

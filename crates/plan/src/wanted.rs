@@ -21,20 +21,20 @@ pub struct DesiredSetting {
 /// The desired settings of a placement. Each knob occurs once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// The knobs in the order of parts; within a part in the order queues, epolls, io_urings, affinity.
+    /// The knobs, in the order of parts; within a part, in this order: queues, epolls, io_urings, affinity.
     pub wanted: Vec<DesiredSetting>,
-    /// Whether this is only the first stage, which recreates queues. The queues' settings can be planned only
-    /// once the new queues exist: observing and planning again gives the second stage.
+    /// Whether this is only the first stage, which recreates queues. The settings of the new queues can be
+    /// planned only once the queues exist: observe and plan again for the second stage.
     pub first_stage: bool,
-    /// Requests that cannot be met here, with the values that are set instead.
+    /// Notes on requests that cannot be met on this host, with the values that are set instead.
     pub notes: Vec<String>,
-    /// Settings of recipes that are omitted because they would stop a queue or take down the link, and no
-    /// policy file allows that.
+    /// Settings of recipes that are only proposed, because they would stop a queue or take down the link,
+    /// which no policy file allows.
     pub proposed: Vec<DesiredSetting>,
     /// Mechanisms of recipes that the host lacks.
     pub left_out: Vec<String>,
-    /// The limit on the CPUs' wake-up latency, in microseconds, with its reason. It is in force only as long
-    /// as a process holds it.
+    /// The limit on the CPUs' wake-up latency, in microseconds, with its reason. The limit is in force only
+    /// while a process holds it.
     pub wake_latency: Option<(u32, Reason)>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Collected {
 }
 
 impl Collected {
-    /// The desired CPUs of an interrupt.
+    /// Returns the desired CPUs of an interrupt.
     pub(crate) fn wanted_of_irq(&self, irq: IrqNumber) -> Option<&CpuSet> {
         let like = Setting::Irq(irq, IrqKnob::Affinity(CpuSet::new()));
         match &self.desired.wanted[*self.by_knob.get(&(like.object(), like.knob()))?].setting {
@@ -79,7 +79,7 @@ impl Collected {
         }
     }
 
-    /// The interrupts with desired CPUs, each with the origin of its request.
+    /// Returns the interrupts with desired CPUs, each with the origin of its request.
     pub(crate) fn wanted_irqs(&self) -> Vec<(IrqNumber, String)> {
         let irqs = self.desired.wanted.iter().filter_map(|wanted| match &wanted.setting {
             Setting::Irq(number, IrqKnob::Affinity(_)) => Some((*number, wanted.because.source.clone())),
@@ -88,7 +88,7 @@ impl Collected {
         irqs.collect()
     }
 
-    /// The future value of a sysctl; `None` if no request sets it and it cannot be read.
+    /// Returns the future value of a sysctl; `None` if no request sets it and it cannot be read.
     pub(crate) fn sysctl(&self, sysctl: Sysctl, host: &Host) -> Option<u64> {
         let like = HostKnob::Sysctl(sysctl, 0);
         let wanted = self.by_knob.get(&(Object::Host, like.facts().name));
@@ -103,7 +103,7 @@ impl Collected {
         self.desired.notes.push(note);
     }
 
-    /// Adds a recipe's value, unless the knob already has one: explicit values and other requests take
+    /// Adds a recipe's value, unless the knob already has a value: explicit values and other requests take
     /// precedence.
     pub(crate) fn want_unless_wanted(&mut self, setting: Setting, because: Reason) {
         let knob = (setting.object(), setting.knob());
@@ -116,7 +116,7 @@ impl Collected {
     /// Adds a value.
     ///
     /// # Errors
-    /// [`RefusalKind::Conflict`] if the knob already has a different one.
+    /// [`RefusalKind::Conflict`] if the knob already has a different value.
     pub(crate) fn want(&mut self, setting: Setting, because: Reason) -> Result<(), Refusal> {
         let knob = (setting.object(), setting.knob());
         let Some(&earlier) = self.by_knob.get(&knob) else {

@@ -54,7 +54,8 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// Whether suspension or preferred busy polling is set or requested on one of these NAPIs, or on the epoll.
+/// Returns whether suspension or preferred busy polling is set or requested on the epoll or on one of its
+/// NAPIs.
 fn polled(case: &Case<'_>, epoll: &EpollCase<'_>) -> bool {
     let set = |napi: &NapiCase<'_>| napi.suspends() || napi.asked_to_suspend();
     epoll.prefers() || epoll.napis.keys().any(|id| case.napis.get(id).is_some_and(set))
@@ -83,8 +84,8 @@ fn epoll_mixes_napis(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The remedy for an epoll whose connections are on several NAPIs: fewer queues, or an application that
-/// distributes connections by NAPI id.
+/// Returns the remedy for an epoll whose connections are on several NAPIs: fewer queues, or an application
+/// that distributes connections by NAPI id.
 fn unmix(case: &Case<'_>, process: &ProcessCase<'_>, epoll: &EpollCase<'_>) -> String {
     let cases: Vec<&NapiCase<'_>> = epoll.napis.keys().filter_map(|id| case.napis.get(id)).collect();
     let receiving = process.epolls.iter().filter(|e| !e.napis.is_empty()).count();
@@ -147,8 +148,8 @@ fn pollers_share_a_cpu(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The remedy for more busy-polling threads than CPUs: a CPU for each if the host has enough, otherwise fewer
-/// threads.
+/// Returns the remedy for more busy-polling threads than CPUs: a CPU for each thread if the host has enough,
+/// otherwise fewer threads.
 pub(super) fn more_cpus(case: &Case<'_>, process: &ProcessCase<'_>, pollers: usize) -> String {
     let online = &case.host.topology.online;
     if online.len() < pollers {
@@ -272,8 +273,8 @@ fn io_uring(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                     }
                 }
             };
-            // In a process with epolls, the ring may only serve files. Without epolls, the ring waits for the
-            // connections and prevents suspension.
+            // In a process with epolls, the ring may only serve files. Without epolls, the process waits for
+            // its connections in the ring, which prevents suspension.
             let alone = process.process.epolls.is_empty();
             found.push(finding.hinders(napis.iter().copied().filter(|_| alone)));
         }
@@ -281,8 +282,8 @@ fn io_uring(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The NAPIs of a process with rings: those of its sockets, and those that it polled. A socket that is
-/// registered with a ring may have no descriptor.
+/// Returns the NAPIs of a process with rings: those of its sockets, and those that it polled. A socket that
+/// is registered with a ring may have no descriptor.
 fn napis_of_rings(case: &Case<'_>, process: &ProcessCase<'_>) -> BTreeSet<NapiId> {
     let polls =
         |napi: &&NapiCase<'_>| case.pollers(napi).any(|poller| poller.process.id == process.process.id);
@@ -351,8 +352,7 @@ fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             ));
         }
     }
-    // Even root cannot inspect some processes, which is only worth a note, unless a security module denies
-    // it.
+    // Even root cannot inspect some processes. That is only worth a note, unless a security module denies it.
     let expected = capabilities.ptrace && confined.is_none();
     let severity = if expected { Severity::Note } else { Severity::Warning };
     for (why, parts) in processes {
@@ -374,10 +374,10 @@ fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The maximum number of processes to name that could not be read.
+/// How many processes that could not be read to name at most.
 const UNREAD_NAMED_MAX: usize = 4;
 
-/// The mode with the same deferral for an application that does not wait in `epoll_wait`.
+/// Returns the mode with the same deferral for an application that does not wait in `epoll_wait`.
 fn deferral(mode: DeliveryMode) -> DeliveryMode {
     match mode {
         DeliveryMode::Suspend { gro_flush } | DeliveryMode::Defer { gro_flush } => {

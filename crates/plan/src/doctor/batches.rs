@@ -1,9 +1,9 @@
-//! The suspension timeout that an application needs, from its measured batches.
+//! Determines the suspension timeout that an application needs, from its measured batches.
 //!
 //! `epoll_wait` arms `irq-suspend-timeout` when it returns events, and the next `epoll_wait` polls the NAPI
-//! or arms the timeout again. So the timeout must outlast the longest batch, which is the number of events of
-//! one return (at most `maxevents`) times the time for each. If it does not, the timer polls in the middle of
-//! a batch, and deferral ends in interrupts. A timeout far beyond that has no benefit, and makes packets wait
+//! or arms the timeout again. So the timeout must outlast the longest batch: the number of events of one
+//! return (at most `maxevents`) times the time for each event. Otherwise, the timer polls in the middle of a
+//! batch, and deferral ends in interrupts. A timeout far beyond that has no benefit, and makes packets wait
 //! that long if the application stalls. Kernel: 6.13, `fs/eventpoll.c` `ep_suspend_napi_irqs()`,
 //! `net/core/dev.c` `napi_watchdog()`.
 
@@ -26,16 +26,16 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// The factor by which the timeout should exceed the longest measured batch, because a short observation
-/// misses the longest one.
+/// The factor by which the timeout should exceed the longest measured batch, because the longest batch of all
+/// may fall outside a short observation.
 const MARGIN: u64 = 2;
 
 /// The largest timeout that is proposed. An application that takes longer has stalled, and its packets should
 /// not wait for it.
 const PROPOSED_MAX: Nanoseconds = Nanoseconds::from_millis(100);
 
-/// A timeout is reported as too long from this multiple of the needed timeout, if it is also longer than the
-/// one in the delivery modes.
+/// A timeout is reported as too long if it is at least this many times the needed timeout, and also longer
+/// than the timeout of the delivery modes.
 const FAR_LONGER: u64 = 10;
 
 /// The minimum number of measured batches: with fewer, the longest one is too uncertain.
@@ -58,8 +58,8 @@ impl Longest<'_, '_> {
         Some((events, Nanoseconds(each.0.saturating_mul(events))))
     }
 
-    /// The timeout that suffices; `None` if the application stalls for longer than any proposed timeout, or
-    /// if too few batches were measured.
+    /// Returns the timeout that suffices; `None` if the application stalls for longer than any proposed
+    /// timeout, or if too few batches were measured.
     fn needed(&self, flush: Nanoseconds) -> Option<Nanoseconds> {
         if self.batches.count < BATCHES_MIN {
             return None;
@@ -69,19 +69,19 @@ impl Longest<'_, '_> {
         round_up(longest.max(full), flush)
     }
 
-    /// Whether a batch lasts longer than this timeout.
+    /// Returns whether a batch lasted longer than this timeout.
     fn outlasts(&self, set: Nanoseconds) -> bool {
         self.batches.outlasted > 0 || self.batches.longest_so_far() > set
     }
 
-    /// The timeout that suffices, if `set` is far longer than it and longer than the timeout of the delivery
-    /// modes.
+    /// Returns the timeout that suffices, if `set` is far longer than that and longer than the timeout of the
+    /// delivery modes.
     fn needs_far_less(&self, set: Nanoseconds, flush: Nanoseconds) -> Option<Nanoseconds> {
         let needed = self.needed(flush)?;
         (set > usual() && set.0 >= needed.0.saturating_mul(FAR_LONGER)).then_some(needed)
     }
 
-    /// The evidence: the measurement, and the timeout that follows from it.
+    /// Returns the evidence: the measurement, and the timeout that follows from it.
     fn lines(&self, flush: Nanoseconds) -> Vec<String> {
         let (process, batches) = (self.process.process.id, self.batches);
         let mut measured =
@@ -127,8 +127,8 @@ pub(super) fn longest<'c, 'h>(case: &'c Case<'h>, napi: &NapiCase<'_>) -> Option
     measured.max_by_key(|one| one.batches.longest_so_far())
 }
 
-/// The timeout that the application needs on this NAPI, as evidence. Empty if its batches were not measured,
-/// or if a finding of this family already shows the timeout.
+/// Returns, as evidence, the timeout that the application needs on this NAPI. Returns nothing if no batches
+/// were measured, or if a finding of this family already shows the timeout.
 pub(super) fn evidence(case: &Case<'_>, napi: &NapiCase<'_>) -> Vec<String> {
     let Some(longest) = longest(case, napi) else { return Vec::new() };
     let set = napi.napi.irq_suspend_timeout.filter(|_| napi.suspends() && napi.defers());
@@ -218,8 +218,8 @@ fn in_policy(needed: Nanoseconds) -> String {
     format!("set {} = \"{needed}\" in the policy file", keys::IRQ_SUSPEND_TIMEOUT)
 }
 
-/// The smallest value of 1, 2, 5, 10, 20, … µs that is at least `span` and longer than `flush`; `None` beyond
-/// [`PROPOSED_MAX`].
+/// Returns the smallest value of 1, 2, 5, 10, 20, … µs that is at least `span` and longer than `flush`;
+/// `None` if it exceeds [`PROPOSED_MAX`].
 fn round_up(span: u64, flush: Nanoseconds) -> Option<Nanoseconds> {
     let decades = std::iter::successors(Some(1_000_u64), |decade| decade.checked_mul(10));
     let mut steps = decades.flat_map(|decade| [decade, decade.saturating_mul(2), decade.saturating_mul(5)]);
@@ -227,7 +227,7 @@ fn round_up(span: u64, flush: Nanoseconds) -> Option<Nanoseconds> {
     step.map(Nanoseconds).find(|step| step.0 >= span && *step > flush)
 }
 
-/// Rounds a measured span to three digits.
+/// Truncates a measured span to three digits.
 fn brief(span: Nanoseconds) -> Nanoseconds {
     let digits = span.0.checked_ilog10().unwrap_or(0);
     let unit = 10_u64.pow(digits.saturating_sub(2));

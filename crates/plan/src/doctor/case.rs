@@ -23,14 +23,14 @@ pub struct RequestFacts {
     pub queues: Vec<RxQueue>,
     /// The processes.
     pub processes: Vec<ProcessId>,
-    /// The smallest response time among its goals.
+    /// The shortest response time among the goals of the request.
     pub goal: Option<Nanoseconds>,
-    /// The maximum wake-up latency of its policy.
+    /// The maximum wake-up latency that the policy of the request allows.
     pub wake_within: Option<Nanoseconds>,
 }
 
 impl Placement {
-    /// The facts about each request, for [`super::doctor()`].
+    /// Returns the facts about each request, for [`super::doctor()`].
     pub fn asked(&self) -> Vec<RequestFacts> {
         self.parts.iter().map(|part| RequestFacts::of(part, &self.recipes)).collect()
     }
@@ -79,13 +79,13 @@ pub(super) struct NapiCase<'h> {
     pub(super) device: &'h Device,
     pub(super) napi: &'h Napi,
     pub(super) queues: Vec<RxQueue>,
-    /// The delivery mode that is requested for its queues.
+    /// The facts about the request for the NAPI's queues.
     pub(super) asked: Option<&'h RequestFacts>,
     /// The counts of the NAPI; all zero if it was never polled, `None` if counters were not read.
     pub(super) counts: Option<NapiDelivered>,
-    /// The epolls that watch its connections, with the number of connections.
+    /// The epolls that watch connections of the NAPI, each with the number of these connections.
     pub(super) epolls: BTreeMap<EpollId, usize>,
-    /// Whether one of these epolls prefers busy polling.
+    /// Whether one of the NAPI's epolls prefers busy polling.
     pub(super) preferred: bool,
 }
 
@@ -94,14 +94,14 @@ pub(super) struct NapiCase<'h> {
 pub(super) enum Sending<'h> {
     /// A device in this namespace.
     Here(&'h Device),
-    /// A device in another namespace, where it was found.
+    /// A device that was found in another namespace.
     Elsewhere(&'h VethPeer),
     /// A device in another namespace, of which only the netnsid is known.
     Unknown(String),
 }
 
 impl Sending<'_> {
-    /// Whether the peer's TSO is on; `None` if that could not be read.
+    /// Returns whether the peer's TSO is on; `None` if that could not be read.
     pub(super) fn tso(&self) -> Option<bool> {
         match self {
             Self::Here(device) => device.features.tso,
@@ -115,7 +115,7 @@ impl Sending<'_> {
 #[derive(Debug)]
 pub(super) struct ProcessCase<'h> {
     pub(super) process: &'h Process,
-    /// The delivery mode that is requested for the process.
+    /// The facts about the request for the process.
     pub(super) asked: Option<&'h RequestFacts>,
     /// Its epolls.
     pub(super) epolls: Vec<EpollCase<'h>>,
@@ -133,7 +133,7 @@ pub(super) struct ProcessCase<'h> {
 #[derive(Debug)]
 pub(super) struct EpollCase<'h> {
     pub(super) epoll: &'h Epoll,
-    /// The number of connections that it watches, by NAPI.
+    /// The number of connections that the epoll watches, by NAPI.
     pub(super) napis: BTreeMap<NapiId, usize>,
 }
 
@@ -141,7 +141,7 @@ pub(super) struct EpollCase<'h> {
 #[derive(Debug)]
 pub(super) struct WaitedForCpu<'c, 'h> {
     pub(super) process: &'c ProcessCase<'h>,
-    /// The share of the time, in percent.
+    /// The share of the time that the thread waited for a CPU, in percent.
     pub(super) percent: u64,
     /// The average length of a wait; `None` if the thread never ran.
     pub(super) each: Option<Nanoseconds>,
@@ -196,21 +196,21 @@ impl<'h> Case<'h> {
         self.napis.values().filter(|napi| napi.suspends() || napi.asked_to_suspend())
     }
 
-    /// Whether busy polling or suspension affects this process: it is requested for it, set on its epolls, or
-    /// set on one of its NAPIs.
+    /// Returns whether busy polling or suspension affects this process: it is requested for the process, set
+    /// on its epolls, or set on one of its NAPIs.
     pub(super) fn concerns(&self, process: &ProcessCase<'_>) -> bool {
         process.asked.is_some_and(|asked| asked.mode.params().epoll.prefer_busy_poll)
             || process.epolls.iter().any(EpollCase::prefers)
             || process.napis.keys().any(|id| self.napis.get(id).is_some_and(NapiCase::suspends))
     }
 
-    /// A count over the interval, as a rate per second.
+    /// Formats a count over the interval as a rate per second.
     pub(super) fn rate(&self, count: u64) -> String {
         let interval = self.delivered.map_or(1_000_000_000, |d| d.interval.0);
         format!("{}/s", u128::from(count) * 1_000_000_000 / u128::from(interval))
     }
 
-    /// A NAPI's name for the operator: its queue.
+    /// Returns a NAPI's name for the operator: that of its queue.
     pub(super) fn name(&self, id: NapiId) -> String {
         self.napis.get(&id).map_or_else(|| format!("napi {id}"), NapiCase::name)
     }
@@ -225,7 +225,7 @@ impl<'h> Case<'h> {
         ))
     }
 
-    /// The peer of a veth, which sends to it.
+    /// Returns the peer that sends to a veth.
     pub(super) fn sending_to(&self, device: &Device) -> Sending<'_> {
         match (device.peer.as_deref(), self.context.peers.get(&device.id)) {
             (_, Some(peer)) => Sending::Elsewhere(peer),
@@ -237,8 +237,8 @@ impl<'h> Case<'h> {
         }
     }
 
-    /// The process with the thread that was runnable without a CPU for the longest time, of the processes
-    /// with the NAPI's epolls.
+    /// Returns, of the processes with epolls on the NAPI, the one with the thread that was runnable without a
+    /// CPU for the longest time.
     pub(super) fn waited_for_cpu(&self, napi: &NapiCase<'_>) -> Option<WaitedForCpu<'_, 'h>> {
         let watched = self.context.watched;
         let waits = napi.epolls.keys().filter_map(|epoll| {
@@ -266,7 +266,7 @@ impl<'h> Case<'h> {
 }
 
 impl NapiCase<'_> {
-    /// The name of the first queue, with the NAPI's id.
+    /// Returns the name of the NAPI's first queue, with the NAPI's id.
     pub(super) fn name(&self) -> String {
         match self.queues.first() {
             Some(queue) => format!("{queue} (napi {})", self.napi.id),
@@ -279,7 +279,7 @@ impl NapiCase<'_> {
         self.napi.irq_suspend_timeout.is_some_and(|span| !span.is_zero())
     }
 
-    /// Whether suspension is requested here.
+    /// Returns whether suspension is requested for this NAPI.
     pub(super) fn asked_to_suspend(&self) -> bool {
         self.asked.is_some_and(|asked| matches!(asked.mode, DeliveryMode::Suspend { .. }))
     }
@@ -369,9 +369,9 @@ impl EpollCase<'_> {
     }
 }
 
-/// Whether packets arrive at this socket: it is a connection, or a UDP socket that has received a packet. A
-/// listening socket receives only handshakes, and its NAPI id is not that of the connections that it will
-/// accept.
+/// Returns whether packets arrive at this socket: it is a connection, or a UDP socket that has received a
+/// packet. A listening socket receives only handshakes, and its NAPI id is not that of the connections that
+/// it will accept.
 fn receives(socket: &Socket) -> bool {
     match socket.state {
         SocketState::TcpEstablished => true,

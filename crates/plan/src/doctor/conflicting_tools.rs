@@ -1,6 +1,7 @@
-//! Other tools that write the same settings: irqbalance, tuned, agents of Kubernetes, systemd's .link files,
-//! sysctl.d, NetworkManager, ifupdown, cloud agents, cloud-init, perftune, scripts. A plan changes their values like
-//! any others, and a rollback restores them; these rules report which tool will overwrite netpolicy's values.
+//! Findings about other tools that write the same settings: irqbalance, tuned, Kubernetes agents, systemd's
+//! .link files, sysctl.d, NetworkManager, ifupdown, cloud agents, cloud-init, perftune, scripts. A plan
+//! changes the values of these tools like any others, and a rollback restores them; the rules report which
+//! tool will overwrite netpolicy's values.
 
 use model::host::{ConflictingTool, ConflictingToolKind};
 use model::{CpuSet, IrqNumber, Severity};
@@ -34,7 +35,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// The maximum number of lines of a file that are shown.
+/// The maximum number of a file's lines to show.
 const EVIDENCE_MAX: usize = 8;
 
 fn irqbalance_moves_placed(case: &Case<'_>, _: &Causes) -> Vec<Found> {
@@ -45,7 +46,7 @@ fn irqbalance_moves_placed(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut placed: Vec<(IrqNumber, String)> = Vec::new();
     for napi in case.napis.values().filter(|napi| napi.asked.is_some()) {
         let Some(irq) = napi.napi.irq.and_then(|edge| case.host.irq(edge.irq)) else { continue };
-        // irqbalance may move this interrupt, because an interrupt that may run on every CPU is not pinned.
+        // An interrupt that may run on every CPU is not pinned, so irqbalance may move it.
         let on_some = irq.affinity.intersection(&case.host.topology.online) != case.host.topology.online;
         if on_some && !banned.contains(&irq.number) {
             placed.push((
@@ -113,8 +114,9 @@ fn others_set_sysctl(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// Whether a value in a tool's file would leave the current number unchanged. The kernel parses `0x12c` and
-/// `0454` as C does. tuned writes `>600` only if the number is smaller, and `<600` only if it is larger.
+/// Returns whether a value in a tool's file would leave the current number unchanged. The kernel parses
+/// `0x12c` and `0454` as C does. tuned writes `>600` only if the current number is smaller, and `<600` only
+/// if it is larger.
 fn agrees(value: &str, now: u64) -> bool {
     let value = value.trim().trim_matches(['"', '\'']);
     let number = |text: &str| {
@@ -132,7 +134,7 @@ fn agrees(value: &str, now: u64) -> bool {
     }
 }
 
-/// The mask for new receive queues that a line of sysctl.d sets.
+/// Returns the mask for new receive queues that a line of sysctl.d sets.
 fn default_mask(line: &str) -> Option<&str> {
     let (name, mask) = line.split_once('=')?;
     name.trim().ends_with("rps_default_mask").then(|| mask.trim())
@@ -143,7 +145,8 @@ fn agrees_with_default_mask(line: &str, case: &Case<'_>) -> bool {
     mask.is_some_and(|mask| mask == case.host.rps_default_mask)
 }
 
-/// Describes how the kernel treats a mask in C notation. Kernel: 6.18, `lib/bitmap-str.c` `bitmap_parse()`.
+/// Says that the kernel rejects a mask in C notation, and which form it accepts. Kernel: 6.18,
+/// `lib/bitmap-str.c` `bitmap_parse()`.
 fn refused_mask(line: &str) -> Option<String> {
     let mask = default_mask(line).filter(|mask| mask.starts_with("0x") || mask.starts_with("0X"))?;
     let cpus: CpuSet = mask.parse().ok()?;
@@ -233,8 +236,8 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// Describes the value in force if it differs from a tool's line: `; now 8`. Empty if they cannot be
-/// compared; `None` if the line's value is already in force.
+/// Describes the value in force if it differs from a tool's line: `; now 8`. Returns an empty text if the two
+/// cannot be compared, and `None` if the line's value is already in force.
 fn what_differs(other: &ConflictingTool, index: &Index<'_>) -> Option<String> {
     if other.sets.is_empty() {
         return Some(String::new());

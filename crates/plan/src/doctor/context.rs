@@ -11,7 +11,7 @@ use model::{
     Recipes,
 };
 
-/// Facts for the rules that are not part of the observed host.
+/// The facts that the rules need in addition to the observed host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostContext {
     /// The peers of veths in other namespaces, if they were found.
@@ -19,39 +19,40 @@ pub struct HostContext {
     /// The length of the observation for [`HostContext::cpu_waits`], which is longer than that of the packet
     /// counts.
     pub watched: Nanoseconds,
-    /// How long a thread was runnable without a CPU, by process; the maximum over the process's threads. Only
-    /// for processes that use epoll.
+    /// The longest time for which a thread of each process was runnable without a CPU. Only processes that
+    /// use epoll are listed.
     pub cpu_waits: BTreeMap<Pid, CpuWait>,
-    /// The batches of events during that observation, by process; empty if they were not measured.
+    /// The batches of events that each process handled during that observation; empty if they were not
+    /// measured.
     pub batches: BTreeMap<(Pid, BatchesOf), EventBatches>,
-    /// Settings of other tools that overlap with netpolicy's.
+    /// The files and programs of other tools that set what netpolicy also sets.
     pub others: Vec<ConflictingTool>,
-    /// The idle states of CPUs; `None` if the kernel chooses none, or they could not be read.
+    /// The idle states of CPUs; `None` if the kernel selects no idle states, or they could not be read.
     pub idle: Option<IdleDepth>,
     /// The recipes, and facts about NIC drivers from the kernel's source.
     pub recipes: Arc<Recipes>,
     /// The settings that transactions have in force, newest first.
     pub held: Vec<HeldObject>,
-    /// The requests of the policy files that are not in force.
+    /// The parts of the policy files that are not in force.
     pub pending: PendingChanges,
     /// Whether to propose a policy on a host where none is requested or in force.
     pub proposes: bool,
     /// The number of loaded BPF programs; `None` if they were not counted.
     pub bpf_programs: Option<u32>,
-    /// Whether the response times of a service were measured.
+    /// Whether this run measured the response times of a service.
     pub timed: bool,
-    /// How commands in remedies must be typed.
+    /// How to type the commands of remedies.
     pub command_prefix: CommandPrefix,
 }
 
-/// The requests of the policy files that are not in force.
+/// The parts of the policy files that are not in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PendingChanges {
     /// The changes that `netpolicy apply` would make.
     pub plan: Plan,
     /// Why the policy files are refused; `None` if they are not.
     pub refused: Option<String>,
-    /// The newest transaction, if it was rolled back.
+    /// The newest transaction, if the operator rolled it back.
     pub rolled_back: Option<String>,
     /// Measured verdicts on settings, newest first.
     pub evidence: Vec<JournalVerdict>,
@@ -64,11 +65,11 @@ pub struct PendingChanges {
 pub struct HeldObject {
     /// The object.
     pub object: Object,
-    /// The owner of the value, for the output.
+    /// Describes the owner of the value, for the output.
     pub by: String,
     /// The commands that restore the old value, as [`super::remedy`] writes them.
     pub end: String,
-    /// Whether no other command may change the object until these commands have run.
+    /// Whether other commands may change the object only after the commands in `end` have run.
     pub has_owner: bool,
 }
 
@@ -83,12 +84,12 @@ pub struct VethPeer {
     pub tso: Option<bool>,
 }
 
-/// How commands for the observed namespace must be typed.
+/// How to type commands for the observed namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandPrefix {
     /// The options that netpolicy needs, for example `--netns web`; may be empty.
     pub options: String,
-    /// A file that refers to the namespace; `None` for the operator's own.
+    /// A file that refers to the namespace; `None` for the operator's own namespace.
     pub netns: Option<String>,
 }
 
@@ -96,7 +97,7 @@ pub struct CommandPrefix {
 pub(super) const THEN: &str = "; ";
 
 impl CommandPrefix {
-    /// Formats a remedy as the operator has to type it. Prose is unchanged.
+    /// Formats the commands of a remedy as the operator must type them. Prose is left unchanged.
     pub(super) fn typed(&self, remedy: &str) -> String {
         remedy.split(THEN).map(|command| self.command(command)).collect::<Vec<_>>().join(THEN)
     }
@@ -118,7 +119,7 @@ impl CommandPrefix {
 }
 
 impl HostContext {
-    /// Prepends to a remedy the commands that must run first: the settings of a removed queue could not be
+    /// Prepends to a remedy the commands that must run first: settings of a removed queue could not be
     /// restored, and a running command must exit before its settings are changed.
     pub(super) fn ends_first(&self, netns: NetnsId, finding: &mut Finding) {
         let Some(remedy) = &finding.remedy else { return };
@@ -166,7 +167,7 @@ impl HeldObject {
     }
 }
 
-/// Formats a command that is typed in the operator's shell and runs in the namespace.
+/// Formats a command to be typed in the operator's shell, but to run in the namespace.
 pub(super) fn inside(netns: &str, command: &str) -> String {
     format!("nsenter --net={netns} {command}")
 }

@@ -87,10 +87,10 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// The rate of exhausted softirqs, per second, below which nothing is reported.
+/// The minimum number of exhausted softirqs per second to report.
 const SQUEEZES_PER_SECOND_MIN: u64 = 10;
 
-/// The share of the time for which `ksoftirqd` may wait for its CPU, in percent.
+/// The maximum share of the time for which `ksoftirqd` may wait for its CPU, in percent.
 const KSOFTIRQD_WAITED_PERCENT_MAX: u64 = 10;
 
 fn irqs_piled_up(case: &Case<'_>, _: &Causes) -> Vec<Found> {
@@ -193,8 +193,8 @@ fn driver_forgets_affinity(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The online CPUs of the device's node that are not isolated; without any, all online CPUs that are not
-/// isolated.
+/// Returns the online, non-isolated CPUs of the device's node; if there are none, all online, non-isolated
+/// CPUs.
 fn near(device: &Device, case: &Case<'_>) -> CpuSet {
     let topology = &case.host.topology;
     let free = topology.online.difference(&topology.isolated);
@@ -261,8 +261,8 @@ fn ring_shorter_than_suspension(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The next power of two that is at least `needed`, within the device's limit; `None` if the ring already has
-/// that size.
+/// Returns the next power of two that is at least `needed`, within the device's limit; `None` if the ring
+/// already has at least that size.
 fn larger(ring: Pair, needed: u32) -> Option<u32> {
     let size = needed.checked_next_power_of_two().unwrap_or(u32::MAX).min(ring.max);
     (size > ring.current).then_some(size)
@@ -287,7 +287,7 @@ fn rx_drops(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut found = Vec::new();
     for counted in pressure.devices.iter().filter(|d| d.rx_dropped + d.rx_missed > 0) {
         let Some(device) = case.host.device(counted.device) else { continue };
-        // The kernel also counts packets for which there is no receiver as dropped, for example frames of
+        // The kernel's count of dropped packets includes packets without a receiver, for example frames of
         // unknown protocols.
         let severity = if counted.rx_missed > 0 { Severity::Problem } else { Severity::Warning };
         let mut finding = Found::new(
@@ -470,8 +470,8 @@ fn xps_missing(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     case.host.devices.iter().filter(without).map(found).collect()
 }
 
-/// Whether the device is a hardware device. A virtual device has no bus driver, and its queues depend on its
-/// peer.
+/// Returns whether the device is a hardware device. A virtual device has no bus driver, and its queues depend
+/// on its peer.
 fn is_hardware(device: &Device) -> bool {
     const VIRTUAL: [&str; 14] = [
         "", "veth", "bridge", "bond", "team", "vlan", "vxlan", "dummy", "tun", "netkit", "macvlan", "ipvlan",

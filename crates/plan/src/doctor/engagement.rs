@@ -1,23 +1,23 @@
 //! Judges the engagement of each NAPI by the share of packets that each context delivered. The thresholds lie
-//! between the results of measurements. For unmodified memcached on a veth and Linux 6.18, `epoll_wait`
-//! delivered 88–98 % of the packets with correct settings. It delivered 56–76 % if epolls and NAPIs were
-//! mixed and suspension was intermittent, and at most 8 % if a setting was missing. With correct settings at
-//! a low load, where deferral correctly took over, it delivered 5 %.
+//! between measured results. With unmodified memcached on a veth and Linux 6.18, `epoll_wait` delivered 88–98
+//! % of the packets with correct settings, 56–76 % when epolls and NAPIs were mixed and suspension was
+//! intermittent, and at most 8 % when a setting was missing. With correct settings and a low load, it
+//! delivered 5 %: deferral correctly delivered the rest.
 
 use model::{DeliveryMode, NapiDelivered, Severity, Threading};
 
 use super::case::{Case, EpollCase, NapiCase};
 use super::rule::{Causes, DoctorRule, Found};
 
-/// The minimum share of packets delivered by the application for suspension to be engaged. Measured: 88–98 %.
+/// Suspension is engaged if the application delivers at least this share of packets. Measured: 88–98 %.
 pub const ENGAGED_PERCENT_MIN: u64 = 80;
 
-/// The maximum share of packets delivered by the application for suspension to be not engaged. Measured: 0–8
-/// %; 56–76 % if it was intermittent.
+/// Suspension is not engaged if the application delivers at most this share of packets. Measured: 0–8 %;
+/// 56–76 % if it was intermittent.
 pub const NOT_ENGAGED_PERCENT_MAX: u64 = 10;
 
-/// If the application delivers less than this share of packets, deferral may be the expected state, provided
-/// that deferral delivers the most. Measured: 5 %; 56 % and more if suspension was intermittent.
+/// If the application delivers less than this share of packets and deferral delivers the most, deferral may
+/// be the expected state. Measured: 5 %; 56 % and more if suspension was intermittent.
 const IDLE_PERCENT_MAX: u64 = 50;
 
 /// If at least this share of the timer's polls is empty, the application is idle, and deferral is the
@@ -25,16 +25,17 @@ const IDLE_PERCENT_MAX: u64 = 50;
 pub const EMPTY_PERCENT_MIN: u64 = 50;
 
 /// If the application was runnable without a CPU for at least this share of the interval, the timer delivers
-/// for lack of a CPU, and not for lack of traffic. An application with its own CPU hardly waits.
+/// because the CPU is busy, not because there is little traffic. An application with its own CPU hardly
+/// waits.
 pub(super) const WAITED_PERCENT_MIN: u64 = 10;
 
-/// If a suspended IRQ follows at least this share of the application's non-empty polls, the application uses
-/// suspension: `epoll_wait` suspends whenever it has found events. A poll may also find packets of another
-/// epoll, or pure ACKs. Measured with memcached: 96 %, and 6 % with four epolls on one NAPI. Plain busy
-/// polling never suspends. Kernel: 7.3, `fs/eventpoll.c` `ep_suspend_napi_irqs()`.
+/// If at least this share of the application's non-empty polls is followed by a suspended IRQ, the
+/// application uses suspension: `epoll_wait` suspends whenever it has found events. A poll may also find
+/// packets of another epoll, or pure ACKs. Measured with memcached: 96 %, and 6 % with four epolls on one
+/// NAPI. Plain busy polling never suspends. Kernel: 7.3, `fs/eventpoll.c` `ep_suspend_napi_irqs()`.
 const SUSPENDED_PERCENT_MIN: u64 = 1;
 
-/// With this number of timer polls per packet or more, the polls cost more than the interrupts that they
+/// The maximum number of timer polls per packet. With more, the polls cost more than the interrupts that they
 /// replace.
 const TIMER_POLLS_PER_PACKET_MAX: u64 = 2;
 
@@ -119,13 +120,14 @@ enum Verdict {
     NotThreaded,
 }
 
-/// The findings on the NAPIs with this verdict.
+/// Returns the findings on the NAPIs with this verdict.
 fn all(case: &Case<'_>, causes: &Causes, verdict: Verdict) -> Vec<Found> {
     let of = |napi: &&NapiCase<'_>| verdict_of(case, causes, napi) == Some(verdict);
     case.napis.values().filter(of).map(|napi| finding(case, causes, napi, verdict)).collect()
 }
 
-/// The findings on NAPIs whose suspension is not engaged, and on processes that have no NAPI to suspend.
+/// Returns the findings on NAPIs whose suspension is not engaged, and on processes that have no NAPI to
+/// suspend.
 fn not_engaged(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     let mut found = all(case, causes, Verdict::NotEngaged);
     if case.suspended().next().is_some() {
@@ -146,7 +148,7 @@ fn not_engaged(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     found
 }
 
-/// The verdict on a NAPI; `None` for a NAPI without settings or requests.
+/// Returns the verdict on a NAPI; `None` for a NAPI without settings or requests.
 fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<Verdict> {
     let asked = napi.asked.map(|asked| asked.mode);
     let suspends = napi.suspends() || napi.asked_to_suspend();
@@ -185,13 +187,13 @@ fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<V
     if timers_hidden {
         return Some(Verdict::NotCounted);
     }
-    // Compare packets, not polls: many polls of the timer find no packet.
+    // Compare packets, not polls, because many polls of the timer find no packet.
     let (timer, interrupt) = (counts.timer.packets, counts.interrupt.packets);
     Some(if timer > 0 && timer >= interrupt { Verdict::Deferred } else { Verdict::NotDeferred })
 }
 
-/// The verdict on suspension, by the share of packets that the application delivered. A quiet NAPI is idle
-/// unless an earlier finding hinders its suspension.
+/// Returns the verdict on suspension, from the share of packets that the application delivered. A quiet NAPI
+/// is idle, unless an earlier finding explains why suspension is not engaged.
 fn suspension(counts: &NapiDelivered, hindered: bool, timers_hidden: bool) -> Verdict {
     let share = percent(counts.application.packets, counts.total().packets);
     match share {
@@ -204,24 +206,25 @@ fn suspension(counts: &NapiDelivered, hindered: bool, timers_hidden: bool) -> Ve
     }
 }
 
-/// Whether the application uses suspension: it suspends the IRQ after it has found packets.
+/// Returns whether the application uses suspension, that is, whether the IRQ is suspended after the
+/// application has found packets.
 pub(super) fn taken_up(counts: &NapiDelivered) -> bool {
     let found = counts.application.polls.saturating_sub(counts.application.empty);
     counts.suspended > 0
         && percent(counts.suspended, found).is_none_or(|share| share >= SUSPENDED_PERCENT_MIN)
 }
 
-/// Whether a poller of the NAPI could suspend its IRQ although no suspension was observed. Only epolls that
-/// prefer busy polling can, and a process that was not inspected may have one.
+/// Returns whether a process that polls the NAPI could suspend its IRQ although no suspension was observed.
+/// Only epolls that prefer busy polling can do so, and a process that was not inspected may have one.
 fn may_suspend(case: &Case<'_>, napi: &NapiCase<'_>) -> bool {
     let mut pollers = case.pollers(napi).peekable();
     pollers.peek().is_none() || pollers.any(|process| process.epolls.iter().any(EpollCase::prefers))
 }
 
-/// Whether suspension is used when there is traffic, while the polls of deferral find mostly no packets.
+/// Returns whether suspension is used when there is traffic, while most polls of deferral find no packets.
 pub(super) fn idles(counts: &NapiDelivered, timers_hidden: bool) -> bool {
-    // If timers are hidden, their polls count as polls after an interrupt, and it is unknown whether
-    // suspension armed a timer.
+    // If the counters cannot tell timers from interrupts, polls of timers count as polls after an interrupt,
+    // and it is unknown whether suspension armed a timer.
     let (taken_up, polled) = if timers_hidden {
         (counts.application.polls > 0, counts.softirq())
     } else {
@@ -230,7 +233,8 @@ pub(super) fn idles(counts: &NapiDelivered, timers_hidden: bool) -> bool {
     taken_up && percent(polled.empty, polled.polls).is_some_and(|share| share >= EMPTY_PERCENT_MIN)
 }
 
-/// How long the application had no CPU, as a share of the interval, if that explains why it did not poll.
+/// Returns the share of the interval for which the application had no CPU, if that explains why it did not
+/// poll.
 fn waited(case: &Case<'_>, napi: &NapiCase<'_>) -> Option<(u64, String)> {
     let wait = case.waited_for_cpu(napi)?;
     (wait.percent >= WAITED_PERCENT_MIN).then(|| (wait.percent, wait.process.process.id.to_string()))
@@ -241,7 +245,7 @@ pub(super) fn percent(part: u64, whole: u64) -> Option<u64> {
     u64::try_from(share).ok()
 }
 
-/// The finding on a NAPI: the verdict, its evidence, and the remedy.
+/// Creates the finding on a NAPI: the verdict, its evidence, and the remedy.
 fn finding(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict) -> Found {
     let causes = causes.of(napi.napi.id);
     let why = match causes.first() {
@@ -280,7 +284,7 @@ fn finding(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdi
     }
 }
 
-/// The severity and the sentence of a verdict; `why` is appended if a mechanism is not engaged.
+/// Returns the severity and the sentence of a verdict. If a mechanism is not engaged, `why` is appended.
 fn summary(case: &Case<'_>, napi: &NapiCase<'_>, verdict: Verdict, why: &str) -> (Severity, String) {
     let share = napi.counts.as_ref().and_then(|c| percent(c.application.packets, c.total().packets));
     let share = share.map_or_else(|| "no packets".to_owned(), |share| format!("{share} % of its packets"));
@@ -348,7 +352,7 @@ fn summary(case: &Case<'_>, napi: &NapiCase<'_>, verdict: Verdict, why: &str) ->
     }
 }
 
-/// Names the context that delivers most of the remaining packets, if no cause was found.
+/// If no cause was found, names the context that delivers most of the remaining packets.
 fn rest(case: &Case<'_>, napi: &NapiCase<'_>) -> String {
     let Some(counts) = &napi.counts else { return String::new() };
     let parts =
@@ -359,7 +363,7 @@ fn rest(case: &Case<'_>, napi: &NapiCase<'_>) -> String {
     })
 }
 
-/// A note if the timer polls so often that the polls cost more than they save.
+/// Returns a note if the timer polls so often that the polls cost more than they save.
 fn often(case: &Case<'_>, counts: &NapiDelivered) -> Option<String> {
     let packets = counts.total().packets;
     let each = counts.timer.polls.checked_div(packets)?;
@@ -371,7 +375,7 @@ fn often(case: &Case<'_>, counts: &NapiDelivered) -> Option<String> {
     })
 }
 
-/// The mechanism that is set on a NAPI.
+/// Returns the name of the mechanism that is set on a NAPI.
 fn what_is_set(napi: &NapiCase<'_>) -> &'static str {
     if napi.suspends() {
         "suspension"
@@ -396,7 +400,7 @@ fn by_kthread(napi: &NapiCase<'_>) -> String {
     share.map_or_else(|| "no packets".to_owned(), |share| format!("{share} % of the packets"))
 }
 
-/// The counts of a NAPI, as evidence.
+/// Formats the counts of a NAPI as evidence.
 fn counted(case: &Case<'_>, counts: &NapiDelivered) -> Vec<String> {
     let mut lines = vec![
         format!(

@@ -1,4 +1,4 @@
-//! Findings about known faults of the running kernel and of drivers, from the shipped list.
+//! Findings about known faults of the running kernel and its drivers, from the list that netpolicy ships.
 
 use model::Severity;
 use model::known_bad::{When, housekeeping_cpus};

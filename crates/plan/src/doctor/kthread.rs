@@ -30,7 +30,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// The NAPIs with a kernel thread that could be read.
+/// Returns the NAPIs with a kernel thread whose state could be read.
 fn threads<'c>(case: &'c Case<'_>) -> impl Iterator<Item = (&'c NapiCase<'c>, &'c KthreadState)> {
     case.napis.values().filter_map(|napi| {
         let queue = napi.queues.first()?;
@@ -39,7 +39,7 @@ fn threads<'c>(case: &'c Case<'_>) -> impl Iterator<Item = (&'c NapiCase<'c>, &'
     })
 }
 
-/// A note on a BPF scheduler. The kernel enforces a thread's CPUs and runs real-time classes under such a
+/// Reports a BPF scheduler. The kernel enforces a thread's CPUs and runs real-time classes under such a
 /// scheduler, too. Kernel: 6.12, `Documentation/scheduler/sched-ext.rst`.
 fn bpf_scheduler(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let Some(name) = &case.host.topology.sched_ext else { return Vec::new() };

@@ -28,7 +28,7 @@ struct Worker {
     comm: Label,
     pid: Pid,
     napis: BTreeSet<NapiId>,
-    /// Whether its epoll prefers busy polling.
+    /// Whether the worker's epoll prefers busy polling.
     polls: bool,
 }
 
@@ -40,7 +40,8 @@ impl Worker {
     }
 }
 
-/// The workers of a group: epolls that watch one of its listeners, each with the NAPIs of its connections.
+/// Returns the workers of a group: epolls that watch one of its listeners, each with the NAPIs of its
+/// connections.
 fn workers(group: &SharedListeners, case: &Case<'_>) -> Vec<Worker> {
     let listeners: BTreeSet<u64> = group.listeners.iter().map(|listener| listener.inode).collect();
     let mut workers = Vec::new();

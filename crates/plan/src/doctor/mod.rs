@@ -1,4 +1,5 @@
-//! Finds what is wrong with packet delivery on a host, and why: *set* is not the same as *engaged*.
+//! Finds what is wrong with packet delivery on a host, and why. A mechanism that is *set* may still not be
+//! *engaged*.
 //!
 //! [`doctor`] evaluates every rule of [`RULES`]. A rule reads a case, which joins the host, the counts and
 //! the requests by NAPI, epoll and process, and returns findings with evidence and remedy. The families are
@@ -8,9 +9,9 @@
 //! way), `listeners` (how one of several listeners is chosen), `device` (interrupts, rings, moderation and
 //! steering of the whole device), `holders` (held queues), `kthread` (kernel threads of NAPIs), `sleep` (CPUs
 //! that wake too late), `waiting` (threads that busy-wait only for events), `others` (programs and files that
-//! write the same settings), `batch` (a suspension that does not match the application's batches), `timer` (a
-//! timer that is too short for the application), `untried` (policies that may help), `engagement` (the
-//! counts).
+//! write the same settings), `batch` (a suspension timeout that does not match the application's batches),
+//! `timer` (a timer that is too short for the application), `untried` (policies that may help), `engagement`
+//! (what the counts show).
 
 mod application;
 mod batches;
@@ -67,7 +68,7 @@ pub const RULES: [(&str, &[DoctorRule]); 16] = [
 ];
 
 /// Returns the findings on a host; those on the engagement of each NAPI come last. An empty list means that
-/// no mechanism is set whose engagement could be judged, and that nothing prevents one. `delivered` has the
+/// no mechanism is set whose engagement could be judged, and that no problem was found. `delivered` has the
 /// counts over some seconds of the usual traffic; without it, there are no findings about engagement. `asked`
 /// has the requests that should be in force; without any, the rules use the settings in force.
 pub fn doctor(host: &Host, delivered: Option<&Delivered>, asked: &[RequestFacts]) -> Vec<Finding> {

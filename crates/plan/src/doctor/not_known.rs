@@ -1,11 +1,11 @@
-//! What an observation of a host cannot show.
+//! Lists what an observation of a host cannot show.
 
 use model::host::Confidence;
 use model::{Delivered, Host};
 
 use super::HostContext;
 
-/// Lists what remains unknown, each with a way to find out, most important first.
+/// Lists what remains unknown, each with a way to find out. The most important comes first.
 pub fn not_known(host: &Host, delivered: Option<&Delivered>, context: &HostContext) -> Vec<String> {
     let mut lines = Vec::new();
     if !host.capabilities.ptrace {

@@ -1,5 +1,5 @@
-//! The commands that fix a finding: netpolicy's commands for its own settings, otherwise those of the usual
-//! tools.
+//! Creates the commands that fix a finding: netpolicy's commands for its own settings, otherwise those of the
+//! usual tools.
 
 use model::host::{Device, Pair};
 use model::setting::Disruption;
@@ -8,7 +8,8 @@ use model::{DeliveryMode, Nanoseconds, ProcessId, RxQueue, Setting, Threading, q
 use super::case::{Case, NapiCase, ProcessCase, Sending};
 use super::context::{THEN, inside};
 
-/// The mode that fixes a NAPI: the requested one, or else suspension with the NAPI's own short timeout.
+/// Returns the mode that fixes a NAPI: the requested one, or else suspension with the NAPI's current short
+/// timeout.
 pub(super) fn mode_of(napi: &NapiCase<'_>) -> DeliveryMode {
     if let Some(asked) = napi.asked {
         return asked.mode;
@@ -17,23 +18,23 @@ pub(super) fn mode_of(napi: &NapiCase<'_>) -> DeliveryMode {
     DeliveryMode::Suspend { gro_flush: flush.unwrap_or(Nanoseconds::from_micros(20)) }
 }
 
-/// The mode that fixes a process: the requested one, or else suspend20.
+/// Returns the mode that fixes a process: the requested one, or else suspend20.
 pub(super) fn mode_for(process: &ProcessCase<'_>) -> DeliveryMode {
     let suspend20 = DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(20) };
     process.asked.map_or(suspend20, |asked| asked.mode)
 }
 
-/// A device's name, quoted for a shell: it may contain special characters.
+/// Returns a device's name, quoted for a shell because it may contain special characters.
 pub(super) fn named(device: &Device) -> String {
     quoted(device.id.name.as_str())
 }
 
-/// The command that sets a device's queues.
+/// Returns the command that sets a device's queues.
 pub(super) fn set_device(device: &Device, mode: DeliveryMode) -> String {
     format!("netpolicy set device {} {mode}", named(device))
 }
 
-/// The mode of a device: the requested one, or else the one that matches its values.
+/// Returns the mode of a device: the requested one, or else the one that matches the device's values.
 pub(super) fn mode_in_force(device: &Device, case: &Case<'_>) -> DeliveryMode {
     let mut own = case.napis.values().filter(|napi| napi.device.id == device.id).peekable();
     let Some(first) = own.peek().map(|napi| napi.napi) else { return DeliveryMode::Interrupt };
@@ -53,28 +54,29 @@ pub(super) fn mode_in_force(device: &Device, case: &Case<'_>) -> DeliveryMode {
     }
 }
 
-/// The command that adds a setting to the device's mode.
+/// Returns the command that adds a setting to the device's mode.
 pub(super) fn set_value(device: &Device, case: &Case<'_>, like: &Setting, value: &str) -> String {
     let disruptive = if like.disruption() == Disruption::None { "" } else { " --disruptive" };
     let mode = mode_in_force(device, case);
     format!("netpolicy set device {} {mode} --setting {value}{disruptive}", named(device))
 }
 
-/// The command that sets a process's epolls and queues.
+/// Returns the command that sets a process's epolls and queues.
 pub(super) fn set_task(process: ProcessId, mode: DeliveryMode) -> String {
     format!("netpolicy set task {} {mode}", process.pid)
 }
 
-/// The command that turns off RPS on a queue that another program set, by writing the queue's file.
+/// Returns the command that turns off RPS on a queue by writing the queue's file, if another program turned
+/// it on.
 pub(super) fn rps_off(queue: RxQueue) -> String {
     let file = format!("/sys/class/net/{}/queues/rx-{}/rps_cpus", queue.device, queue.index);
     format!("echo 0 > {}", quoted(&file))
 }
 
-/// The commands at both ends of a veth that make its packets arrive on a NAPI; `None` if both ends are known
-/// to be correct. Kernel: 6.18, `drivers/net/veth.c` `veth_xmit()` uses the peer's NAPI only for packets that
-/// `veth_skb_is_eligible_for_gro()` accepts, which are none while the sending end has TSO on. XDP at the
-/// receiving end turns off the sender's TSO.
+/// Returns the commands at both ends of a veth that make its packets arrive on a NAPI; `None` if both ends
+/// are known to be correct. Kernel: 6.18, `drivers/net/veth.c` `veth_xmit()` uses the peer's NAPI only for
+/// packets that `veth_skb_is_eligible_for_gro()` accepts, and it accepts none while the sending end has TSO
+/// on. XDP at the receiving end turns off the sender's TSO.
 pub(super) fn veth(receiving: &Device, sending: &Sending<'_>) -> Option<String> {
     let mut commands = Vec::new();
     if !receiving.xdp && receiving.features.gro != Some(true) {
@@ -95,8 +97,8 @@ pub(super) fn veth(receiving: &Device, sending: &Sending<'_>) -> Option<String> 
     (!commands.is_empty()).then(|| commands.join(THEN))
 }
 
-/// The command that gives a device this many receive queues, if the device supports that and has another
-/// number.
+/// Returns the command that gives a device this many receive queues, if the device supports that number and
+/// has another.
 pub(super) fn channels(device: &Device, queues: usize) -> Option<String> {
     let channels = device.channels?;
     let queues = u32::try_from(queues).ok()?;

@@ -9,9 +9,9 @@ use super::case::Case;
 /// A kind of finding.
 #[derive(Clone, Copy, Debug)]
 pub struct DoctorRule {
-    /// The rule's name in [`Finding::rule`], which is stable for scripts.
+    /// The rule's name in [`Finding::rule`]. It never changes, so that scripts can rely on it.
     pub id: &'static str,
-    /// The meaning, in one line.
+    /// The rule's meaning, in one line.
     pub doc: &'static str,
     pub(super) find: fn(&Case<'_>, &Causes) -> Vec<Found>,
 }

@@ -162,7 +162,7 @@ fn irq_suspend_zero(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         if let Some(asked) = asked {
             found = found.evidence(format!("{} was requested at {}", asked.mode, asked.origin));
         }
-        // fullbusy deliberately sets exactly these values; its long timeout is not meant for suspension.
+        // fullbusy deliberately sets exactly these values, so its long timeout is no mistake.
         let busy = DeliveryMode::FullBusy.params();
         let polls_busily = napi.napi.defer_hard_irqs == Some(busy.defer_hard_irqs)
             && napi.napi.gro_flush_timeout == Some(busy.gro_flush_timeout);

@@ -31,7 +31,7 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         }
         let Some(((exit, state), _)) = deep.last_key_value() else { continue };
         let all: CpuSet = deep.values().flat_map(CpuSet::iter).collect();
-        // The latency exceeds the policy's limit. That is a problem only if it also exceeds the request's
+        // The latency exceeds the policy's limit, which is a problem only if it also exceeds the request's
         // goal.
         let beyond = asked.goal.is_some_and(|goal| longer(*exit, goal));
         let severity = if beyond { Severity::Problem } else { Severity::Warning };
@@ -51,7 +51,8 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         for ((exit, state), cpus) in deep.iter().rev() {
             one = one.evidence(format!("CPUs {cpus}: {state}, {exit} us"));
         }
-        // The file contains whole microseconds, and 0 would mean that there is no limit.
+        // The file contains whole microseconds, and 0 would mean no limit, so a shorter limit is written as
+        // n/a.
         let bound = match limit.0 / 1_000 {
             0 => "n/a".to_owned(),
             micros => micros.to_string(),
@@ -69,7 +70,7 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The maximum wake-up latency that the request allows.
+/// Returns the maximum wake-up latency that the request allows.
 fn limit(asked: &RequestFacts) -> Option<Nanoseconds> {
     asked.goal.into_iter().chain(asked.wake_within).min()
 }
@@ -78,7 +79,7 @@ fn longer(exit: u32, limit: Nanoseconds) -> bool {
     u64::from(exit) * 1_000 > limit.0
 }
 
-/// The CPUs that wait for the request's packets: those of its processes, or else those of its queues'
+/// Returns the CPUs that wait for the request's packets: those of its processes, or else those of its queues'
 /// interrupts, or else all CPUs.
 fn cpus(case: &Case<'_>, asked: &RequestFacts) -> CpuSet {
     let online = &case.host.topology.online;

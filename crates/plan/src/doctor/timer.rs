@@ -1,4 +1,5 @@
-//! Finds a timer that is too short for the application: `gro-flush-timeout` then ends suspension again.
+//! Finds a timer that is too short for the application: if `gro-flush-timeout` expires too early, it ends
+//! suspension.
 
 use model::{DeliveryMode, Nanoseconds, Severity};
 
@@ -14,9 +15,9 @@ pub(super) const RULES: &[DoctorRule] = &[DoctorRule {
     find: timer_before_application,
 }];
 
-/// The proposed values of `gro-flush-timeout`. Measured with redis on a veth with other work: the application
-/// delivers 33 % with 20 µs, and 72 to 83 % with 200 µs. The longer values are for slower CPUs: an emulated
-/// CPU needs 5 ms.
+/// The values of `gro-flush-timeout` to propose. Measured with redis on a veth with other work: the
+/// application delivers 33 % with 20 µs, and 72 to 83 % with 200 µs. The longer values are for slower CPUs:
+/// an emulated CPU needs 5 ms.
 const FLUSH_STEPS: [Nanoseconds; 3] =
     [Nanoseconds::from_micros(200), Nanoseconds::from_millis(1), Nanoseconds::from_millis(5)];
 
@@ -24,10 +25,10 @@ const FLUSH_STEPS: [Nanoseconds; 3] =
 const WAITS_OUTLASTED: u64 = 2;
 
 /// Reports a timer that expires before the application runs. After an empty poll of the application, the
-/// timer polls, wakes the application, and polls again at each expiry until the application runs and suspends
-/// the IRQ. Kernel: 7.3, `net/core/dev.c` `busy_poll_stop()` and `napi_complete_done()` arm the timer with
-/// `gro-flush-timeout`, `napi_watchdog()` polls; `fs/eventpoll.c` `ep_suspend_napi_irqs()` arms it with
-/// `irq-suspend-timeout` once there are events.
+/// timer polls and wakes the application. It then polls at each expiry until the application runs and
+/// suspends the IRQ. Kernel: 7.3, `net/core/dev.c` `busy_poll_stop()` and `napi_complete_done()` arm the
+/// timer with `gro-flush-timeout`, `napi_watchdog()` polls; `fs/eventpoll.c` `ep_suspend_napi_irqs()` arms it
+/// with `irq-suspend-timeout` once there are events.
 fn timer_before_application(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     let mut found = Vec::new();
     let suspended = case.napis.values().filter(|napi| napi.suspends() && napi.defers());
@@ -72,8 +73,8 @@ fn timer_before_application(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     found
 }
 
-/// Suspension with the shortest timer of [`FLUSH_STEPS`] that is longer than the current one and outlasts
-/// such waits; `None` if the suspension timeout is not longer than that.
+/// Returns suspension with the shortest timer of [`FLUSH_STEPS`] that is longer than the current one and
+/// outlasts such waits; `None` if the suspension timeout is not longer than that timer.
 fn longer(napi: &NapiCase<'_>, flush: Nanoseconds, wait: Nanoseconds) -> Option<DeliveryMode> {
     let outlasts = |step: &&Nanoseconds| **step > flush && step.0 >= wait.0.saturating_mul(WAITS_OUTLASTED);
     let step = *FLUSH_STEPS.iter().find(outlasts)?;

@@ -50,7 +50,7 @@ pub(super) const RULES: &[DoctorRule] = &[
 fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let silent = || case.suspended().filter(|napi| napi.packets().unwrap_or(0) == 0).map(|napi| napi.napi.id);
     // netpolicy sets nothing for other processes. They matter only if a veth's NAPI waits for packets that
-    // may be theirs.
+    // may belong to them.
     let waiting = case.suspended().any(|napi| napi.device.kind == "veth" && napi.packets().unwrap_or(0) == 0);
     let affected = |process: &&ProcessCase<'_>| process.on_no_napi > 0 && (waiting || case.concerns(process));
     let mut found = Vec::new();
@@ -61,8 +61,8 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             process.connections()
         );
         if others_arrive(case, process) {
-            // The other connections of the process receive on NAPIs. A new packet would set the NAPI id of
-            // these connections, too, so they are idle.
+            // The process's other connections receive on NAPIs. A new packet would also set the NAPI id of
+            // these connections, so they are idle.
             found.push(
                 Found::new(Severity::Note, process.process.id, summary)
                     .evidence("their SO_INCOMING_NAPI_ID is 0")
@@ -75,8 +75,8 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             .evidence("their SO_INCOMING_NAPI_ID is 0");
         found.push(with_backlog(finding, case).hinders(silent()));
     }
-    // No process was inspected, so the counts are only a hint: the backlog also carries packets of other
-    // processes.
+    // No inspected process is affected, so the counts are only a hint: the backlog also carries packets of
+    // other processes.
     let backlog = case.delivered.map_or(0, |delivered| delivered.backlog.packets);
     if found.is_empty() && backlog > 0 {
         for napi in case.suspended().filter(|napi| napi.packets() == Some(0) && napi.device.kind == "veth") {
@@ -91,10 +91,10 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The minimum packet rate. Below it, the path of packets does not matter.
+/// The minimum packet rate to report. At a lower rate, the path of packets does not matter.
 const VETH_PACKETS_PER_SECOND_MIN: u128 = 200;
 
-/// Reports veths whose packets arrive through the backlog and that no process of a request uses.
+/// Reports veths that no process of a request uses and whose packets arrive through the backlog.
 fn veth_without_napi(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     let Some(pressure) = case.host.pressure.as_ref().filter(|pressure| !pressure.interval.is_zero()) else {
         return Vec::new();
@@ -114,7 +114,8 @@ fn veth_without_napi(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
         }
         let of_device = case.napis.values().filter(|napi| napi.device.id == device.id);
         let by_napi: Option<u64> = of_device.map(NapiCase::packets).sum();
-        // The counts per NAPI and per device are taken at different moments: ignore less than a tenth.
+        // The counts per NAPI and per device are taken at different moments, so a NAPI count of less than a
+        // tenth counts as none.
         let mostly_by_backlog =
             device.napis.is_empty() || by_napi.is_some_and(|packets| packets < counted.rx_packets / 10);
         let sending = case.sending_to(device);
@@ -132,16 +133,16 @@ fn veth_without_napi(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     found
 }
 
-/// Whether most connections of a process receive on NAPIs and no count contradicts that: the other
-/// connections are old or idle, and nothing needs to be fixed.
+/// Returns whether most connections of a process receive on NAPIs and no count contradicts that. The other
+/// connections are then old or idle, and nothing needs to be fixed.
 fn others_arrive(case: &Case<'_>, process: &ProcessCase<'_>) -> bool {
     let on_napis: usize = process.napis.values().sum();
     let arrives = |id| case.napis.get(id).and_then(NapiCase::packets).is_none_or(|packets| packets > 0);
     on_napis > process.on_no_napi && process.napis.keys().any(arrives)
 }
 
-/// Adds as evidence the counts of the backlog and every veth that could be the cause, and the commands for
-/// them.
+/// Adds the counts of the backlog and every veth that could be the cause as evidence, and the commands that
+/// fix these veths.
 fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
     if let Some(carried) = case.on_the_backlog() {
         found = found.evidence(carried);
@@ -150,7 +151,7 @@ fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
     for device in case.host.devices.iter().filter(|device| device.kind == "veth" && device.up) {
         let sending = case.sending_to(device);
         found = found.evidence(veth_state(device, &sending));
-        // If both ends are in this namespace, report only the one on which a process receives.
+        // If both ends of a veth are in this namespace, report only the end on which a process receives.
         let receives = match &sending {
             Sending::Here(peer) => !device.napis.is_empty() || peer.napis.is_empty(),
             Sending::Elsewhere(_) | Sending::Unknown(_) => true,

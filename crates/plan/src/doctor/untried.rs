@@ -32,7 +32,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// The maximum number of processes for which a policy is proposed: those with the most packets.
+/// The maximum number of processes to propose a policy for: those with the most packets.
 const PROCESSES_MAX: usize = 5;
 
 /// The minimum packet rate for a proposal. At a lower rate, a wake-up for each packet costs less than 1 % of
@@ -132,7 +132,7 @@ fn policy_untried(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         .collect()
 }
 
-/// The number of connections that a process's epolls watch, by NAPI in this namespace.
+/// Returns the number of connections that a process's epolls watch, by NAPI in this namespace.
 fn waited_for(process: &ProcessCase<'_>, case: &Case<'_>) -> BTreeMap<NapiId, usize> {
     let mut napis = BTreeMap::new();
     for (id, connections) in process.epolls.iter().flat_map(|epoll| &epoll.napis) {
@@ -143,8 +143,8 @@ fn waited_for(process: &ProcessCase<'_>, case: &Case<'_>) -> BTreeMap<NapiId, us
     napis
 }
 
-/// The packets that these NAPIs delivered in the interval. They include packets for other processes on these
-/// queues.
+/// Returns the number of packets that these NAPIs delivered in the interval, including packets for other
+/// processes on the same queues.
 fn packets(napis: &BTreeMap<NapiId, usize>, case: &Case<'_>) -> u64 {
     let counts = napis.keys().filter_map(|id| case.napis.get(id)?.counts.as_ref());
     counts.map(|counts| counts.total().packets).sum()
@@ -206,8 +206,8 @@ fn proposal(process: &ProcessCase<'_>, packets: u64, case: &Case<'_>) -> Found {
     found.remedy(format!("netpolicy compare --pid {} --b {policy}", process.process.id.pid))
 }
 
-/// Why a process has too little traffic for a value to help; `None` if it has enough, or its traffic is
-/// unknown.
+/// Returns why a process has too little traffic for a value to help; `None` if it has enough, or its traffic
+/// is unknown.
 fn too_little(entry: &RecipeEntry, napis: &BTreeMap<NapiId, usize>, case: &Case<'_>) -> Option<String> {
     let (PaysFrom { packets_per_flush, connections }, RecipeValue::Delivery(mode)) =
         (entry.pays_from?, &entry.value)
@@ -218,7 +218,7 @@ fn too_little(entry: &RecipeEntry, napis: &BTreeMap<NapiId, usize>, case: &Case<
     let flush = mode.params().gro_flush_timeout;
     let has_connections: usize = napis.values().sum();
     let of_busiest = napis.keys().map(|id| packets(&BTreeMap::from([(*id, 1)]), case)).max()?;
-    // In tenths: a rate of 1.9 packets must not round to 2.
+    // Calculate in tenths, so that a rate of 1.9 packets is not rounded to 2.
     let tenths = u128::from(of_busiest) * u128::from(flush.0) * 10 / u128::from(delivered.interval.0.max(1));
     let is_enough = tenths >= u128::from(packets_per_flush) * 10
         && has_connections >= usize::try_from(connections).unwrap_or(usize::MAX);
@@ -231,7 +231,8 @@ fn too_little(entry: &RecipeEntry, napis: &BTreeMap<NapiId, usize>, case: &Case<
     })
 }
 
-/// The newest verdict on a policy from a comparison on the process's queues, if that verdict is negative.
+/// Returns the newest verdict on a policy from a comparison on the process's queues, if that verdict is
+/// negative.
 fn against<'c>(
     policy: PolicyName,
     process: &ProcessCase<'_>,

@@ -33,7 +33,7 @@ pub(super) const RULES: &[DoctorRule] = &[
 ];
 
 impl EpollCase<'_> {
-    /// Whether the epoll busy-waits only for events.
+    /// Returns whether the epoll busy-waits only for events.
     fn events_only(&self) -> bool {
         self.epoll.params.is_some_and(|params| params.events_only)
     }

@@ -1,4 +1,4 @@
-//! The values of interrupts.
+//! Finds the values of interrupts.
 
 use model::{IrqKnob, IrqNumber};
 

@@ -1,4 +1,4 @@
-//! The values of NAPIs' kernel threads.
+//! Finds the values of NAPIs' kernel threads.
 
 use model::{KthreadKnob, KthreadState, RxQueue, Threading};
 
@@ -13,7 +13,8 @@ pub(super) fn value(thread: &KthreadState, like: &KthreadKnob) -> Option<Kthread
     }
 }
 
-/// The kernel thread of a queue's NAPI. If there is none yet, the state in which it would start.
+/// Returns the kernel thread of a queue's NAPI; if there is none yet, the state in which the thread would
+/// start.
 pub(crate) fn thread<'a>(queue: &RxQueue, index: &'a Index<'_>) -> Option<&'a KthreadState> {
     let state = index.rx.get(queue)?;
     let of_napi = index.napi_of(*queue).and_then(|napi| napi.threaded);

@@ -1,4 +1,4 @@
-//! The values of NAPIs.
+//! Finds the values of NAPIs.
 
 use model::host::Device;
 use model::{DeviceNapiKnob, NapiKnob, RxQueue};

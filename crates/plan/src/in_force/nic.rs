@@ -1,4 +1,4 @@
-//! The values of a NIC and its driver.
+//! Finds the values of a NIC and its driver.
 
 use model::NicKnob;
 use model::host::Device;

@@ -1,4 +1,4 @@
-//! The values of objects that processes own.
+//! Finds the values of objects that processes own.
 
 use model::{ProcessKnob, SocketPolling};
 
@@ -12,7 +12,8 @@ pub(super) fn value(like: &ProcessKnob, index: &Index<'_>) -> Option<ProcessKnob
         ProcessKnob::IoUring(id, _) => index.rings.get(id).map(|ring| ProcessKnob::IoUring(*id, ring.napi)),
         ProcessKnob::Socket(id, wanted) => {
             let polling = index.sockets.get(id)?.polling?;
-            // The commit reads the budget of a socket that does not poll, before it writes the new budget.
+            // The budget of a socket that does not poll was not read. The commit reads it before it writes
+            // the new budget.
             let unread = wanted.busy_poll_budget.filter(|_| !polling.polls()).map(|_| 0);
             let busy_poll_budget = polling.busy_poll_budget.or(unread);
             let asked_for = wanted.busy_poll_budget.and(busy_poll_budget);

@@ -1,4 +1,4 @@
-//! The values of receive and transmit queues.
+//! Finds the values of receive and transmit queues.
 
 use model::host::{RxQueueState, TxQueueState};
 use model::{RxQueueKnob, TxQueueKnob};

@@ -14,7 +14,7 @@ fn refused(part: &PlacedRequest, device: &Device, message: String) -> Refusal {
         .because(format!("requested at {}", part.intent.origin))
 }
 
-/// The desired RSS contexts, each over existing receive queues.
+/// Returns the desired RSS contexts, each over existing receive queues.
 pub(super) fn contexts(
     spans: &[QueueSpan],
     part: &PlacedRequest,
@@ -30,7 +30,7 @@ pub(super) fn contexts(
     Ok(spans.iter().map(|span| Setting::Nic(device.id, NicKnob::RssContext(*span, true))).collect())
 }
 
-/// The desired rules. Each leads to an existing queue, or to a context that exists or is desired.
+/// Returns the desired rules. Each leads to an existing queue, or to a context that exists or is desired.
 pub(super) fn rules(
     rules: &[FlowRule],
     part: &PlacedRequest,
@@ -88,8 +88,8 @@ fn check_context(
     Err(refused(part, device, message).nearest(format!("also rss-contexts = \"{span}\"")))
 }
 
-/// Returns one qdisc of this kind for each transmit queue, or one for the device if it has a single queue or
-/// the kind does not support single queues. A kernel default of this kind is kept.
+/// Returns one qdisc of this kind for each transmit queue, or a single one for the device if the device has
+/// one queue or the kind does not work per queue. If the kernel's default already has this kind, it is kept.
 pub(super) fn qdiscs(kind: QdiscKind, device: &Device) -> Qdiscs {
     if let Some(Qdiscs::Default(kinds)) = &device.qdiscs
         && !kinds.is_empty()

@@ -1,4 +1,5 @@
-//! The circumstances of a request: the kinds of its devices, and how its epolls get their connections.
+//! Determines the circumstances of a request: the kinds of its devices, and how its epolls get their
+//! connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use model::{Circumstances, DeviceId, EpollNapis, NapiId, Policy, Target};
 use crate::index::Index;
 use crate::resolved::Resolved;
 
-/// The circumstances of a device, which apply to everything that receives on it.
+/// Returns the circumstances of a device, which apply to everything that receives on it.
 pub(crate) fn of_device(device: &Device) -> Circumstances {
     Circumstances {
         driver: device.kind.clone(),
@@ -17,9 +18,9 @@ pub(crate) fn of_device(device: &Device) -> Circumstances {
     }
 }
 
-/// The circumstances of the request at this index of [`Policy::intents`], one for each kind of device on
-/// which its packets arrive. If no packet has shown that yet, the kinds of the requested devices, or else of
-/// all devices that are up.
+/// Returns the circumstances of the request at this index of [`Policy::intents`], one for each kind of device
+/// on which its packets arrive. If no packet has shown the devices yet, returns the kinds of the requested
+/// devices, or else of all devices that are up.
 pub(crate) fn of_request(
     at: usize,
     policy: &Policy,
@@ -31,7 +32,7 @@ pub(crate) fn of_request(
         Target::Device(name) => {
             return index.host.device_named(name).map(of_device).into_iter().collect();
         }
-        // Each of these devices has a separate request.
+        // A separate request covers each of these devices.
         Target::Devices(..) => return Vec::new(),
         Target::Service(..) => resolved.pids_of(at),
         Target::Task(pid) | Target::Epolls(pid, _) => BTreeSet::from([*pid]),

@@ -1,5 +1,5 @@
-//! Resolves a policy's recipe: this file to a delivery mode and its values, [`of_device`] to settings of the
-//! device.
+//! Resolves a policy's recipe. This file resolves it to a delivery mode and the mode's values, [`of_device`]
+//! to settings of a device.
 
 pub(crate) mod circumstances;
 pub(crate) mod of_device;
@@ -12,8 +12,8 @@ use model::{
 use crate::chosen::Chosen;
 use crate::refusal::{Refusal, RefusalKind};
 
-/// The delivery mode of a request: the one that it names, or else the mode of the policy's recipe for its
-/// circumstances.
+/// Returns the delivery mode of a request: the one that it names, or else the mode that the policy's recipe
+/// has for its circumstances.
 ///
 /// # Errors
 /// [`RefusalKind::Missing`] for a policy without a recipe, [`RefusalKind::Usage`] for `mix` on anything but a
@@ -72,7 +72,8 @@ pub(crate) fn choose(
     }
 }
 
-/// The values of a mode, with overrides from the policy's recipe. A mode that the request names gets none.
+/// Returns the values of a mode, with overrides from the policy's recipe. A mode that the request names gets
+/// no overrides.
 pub(crate) fn params(
     intent: &Intent,
     mode: DeliveryMode,
@@ -96,8 +97,8 @@ pub(crate) fn params(
     params
 }
 
-/// Notes on a mode that the recipe chose: whether the request's devices would need different modes, and
-/// whether the mode was not measured on such a device.
+/// Returns notes on a mode that the recipe chose: that the request's devices would need different modes, or
+/// that the mode was not measured on such a device.
 pub(crate) fn notes(
     intent: &Intent,
     chosen: &Chosen,

@@ -1,5 +1,5 @@
-//! Settings of a recipe for a device: only those that the device supports, and that stop no queue unless that
-//! is allowed.
+//! Selects the settings of a recipe for a device: only those that the device supports and, unless disruption
+//! is allowed, only those that stop no queue.
 
 use std::collections::BTreeSet;
 
@@ -25,12 +25,12 @@ pub(crate) struct OfDevice {
     pub(crate) wanted: Vec<DesiredSetting>,
     /// Settings that are only proposed, because they would stop queues.
     pub(crate) proposed: Vec<DesiredSetting>,
-    /// The mechanisms that the device lacks, as displayed.
+    /// The mechanisms that the device lacks, by their displayed names.
     pub(crate) lacks: BTreeSet<&'static str>,
 }
 
-/// The settings of a part's recipe on one device. If the part is the device's own request, all of them;
-/// otherwise only those of the part's own queues.
+/// Returns the settings of a part's recipe on one device: all settings if the part is the device's own
+/// request, otherwise only those of the part's own queues.
 pub(crate) fn wanted(
     part: &PlacedRequest,
     device: &Device,
@@ -68,7 +68,7 @@ pub(crate) fn wanted(
             list.push(DesiredSetting { setting, because: because.clone() });
         }
     }
-    // A recipe never removes objects that could not be restored.
+    // A recipe does not replace a table that could not be restored.
     let can_be_put_back =
         |table: &Setting| in_force::value(table, index).is_ok_and(|now| now == *table || now.restorable());
     if let Some(table) = scope.spread().filter(can_be_put_back) {
@@ -79,7 +79,7 @@ pub(crate) fn wanted(
     found
 }
 
-/// The number of queues of a kind in the recipe of a device's request.
+/// Returns the number of queues of a kind that the recipe of a device's request wants.
 pub(crate) fn channels_wanted(
     kind: ChannelKind,
     part: &PlacedRequest,
@@ -93,7 +93,7 @@ pub(crate) fn channels_wanted(
     Scope { part, device, index, of_device: true, whole: true }.channels(kind, &entry.value)
 }
 
-/// Whether a request sets this mechanism explicitly, which takes precedence over the recipe.
+/// Returns whether a request sets this mechanism explicitly, which takes precedence over the recipe.
 fn names(request: &NicRequest, mechanism: Mechanism) -> bool {
     request.key().trim_start_matches("settings.") == mechanism.as_str()
 }
@@ -109,7 +109,7 @@ struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// The settings for a mechanism's value; `None` if the device has nothing to set.
+    /// Returns the settings for a mechanism's value; `None` if the device has nothing to set.
     fn settings(&self, mechanism: Mechanism, value: &RecipeValue) -> Option<Vec<Setting>> {
         let id = self.device.id;
         match mechanism {
@@ -182,7 +182,7 @@ impl Scope<'_> {
         }
     }
 
-    /// The receive queues of this part; all queues if the device is not divided.
+    /// Returns the receive queues of this part; all queues if the device is not divided.
     fn own_queues(&self) -> Vec<&RxQueueState> {
         if self.whole {
             return self.device.rx_queues.iter().collect();
@@ -197,8 +197,8 @@ impl Scope<'_> {
         NearCores::new(self.device, &allowed, self.index.host)
     }
 
-    /// The CPUs near the device if it has fewer receive queues than nearby cores; otherwise none. Kernel:
-    /// Documentation/networking/scaling.rst, "Suggested Configuration" of RPS.
+    /// Returns the CPUs near the device if it has fewer receive queues than there are cores near it;
+    /// otherwise none. Kernel: Documentation/networking/scaling.rst, "Suggested Configuration" of RPS.
     fn cpus_if_short(&self) -> CpuSet {
         let near = self.near();
         if self.device.rx_queues.len() < near.local_cores() { near.local_cpus() } else { CpuSet::new() }
@@ -213,7 +213,7 @@ impl Scope<'_> {
             _ => return None,
         };
         let wanted = wanted.min(max);
-        // Removing queues could lose values that cannot be restored.
+        // Do not remove queues whose values would be lost and could not be restored.
         let fewer = wanted < self.device.channels?.of(kind).current;
         (max > 0 && wanted > 0 && !(fewer && nic::loses_values(kind, wanted, self.device, self.index)))
             .then_some(wanted)
@@ -229,7 +229,8 @@ impl Scope<'_> {
         (max > 0).then_some(wanted)
     }
 
-    /// The packet size limit; at most 64 KiB in both directions if the driver accepts no larger packets.
+    /// Returns the packet size limits: at most 64 KiB in both directions if the driver accepts no larger
+    /// packets.
     fn packet_size(&self, size: PacketSize, value: &RecipeValue) -> Option<Vec<Setting>> {
         let sizes = &self.device.packet_sizes;
         let driver = sizes.of(size).and(sizes.tso_max_size)?;
@@ -247,8 +248,8 @@ impl Scope<'_> {
         Some(if beyond { Vec::new() } else { vec![wanted] })
     }
 
-    /// If `spread`, each usable CPU sends on one queue: its object's queue, or round robin. Otherwise, any
-    /// CPU sends on any queue.
+    /// Returns the XPS settings. If `spread`, each usable CPU sends on one queue: its object's queue, or
+    /// round robin. Otherwise, any CPU sends on any queue.
     fn xps(&self, spread: bool) -> Vec<Setting> {
         let allowed = cpu_locality::allowed(&self.part.intent, self.index.host);
         let tx = |index| TxQueue { device: self.device.id, index };
@@ -262,7 +263,7 @@ impl Scope<'_> {
             .collect()
     }
 
-    /// The RSS table that excludes queues, if the layout does.
+    /// Returns the RSS table that excludes queues, if the layout does.
     fn spread(&self) -> Option<Setting> {
         let count = self.part.objects.as_ref()?.spread.filter(|_| self.whole)?;
         let own = |request: &NicRequest| matches!(request, NicRequest::RssQueues(_));
@@ -294,7 +295,7 @@ fn number(value: &RecipeValue) -> Option<u32> {
     }
 }
 
-/// A note that lists everything that the device lacks.
+/// Returns a note that lists everything that the device lacks.
 pub(crate) fn note_of_lacks(
     device: DeviceId,
     part: &PlacedRequest,

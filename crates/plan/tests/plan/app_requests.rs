@@ -16,7 +16,7 @@ fn two_epolls() -> Host {
     host
 }
 
-/// A request of the n-th socket of `proxy`.
+/// Returns a request of the n-th socket of `proxy`.
 fn socket(n: u64, policy: PolicyName) -> AppRequest {
     AppRequest { of: Requester::Socket(812_000 + n), number: policy.number() }
 }
@@ -29,7 +29,7 @@ fn placed(joined: &Joined, host: &Host, resolved: &Resolved) -> Placement {
     place(&joined.policy, host, resolved).expect("the joined requests can be placed")
 }
 
-/// The policy, the epolls and the queues of every request, in the policy's order.
+/// Returns the policy, the epolls and the queues of every request, in the policy's order.
 fn owned(placement: &Placement) -> Vec<(PolicyName, Vec<Fd>, Vec<u32>)> {
     let epolls =
         |part: &plan::PlacedRequest| part.processes.iter().flat_map(|p| &p.epolls).map(|e| e.fd).collect();
@@ -119,7 +119,7 @@ fn an_epoll_whose_sockets_ask_for_different_things_is_left_out_and_said() {
 #[test]
 fn a_request_that_cannot_be_met_is_left_out_and_the_others_are_not() {
     let mut host = two_epolls();
-    // Another process also receives on the first two queues. The operator requests another policy for it.
+    // Another process, for which the operator requests another policy, also receives on the first two queues.
     host.processes.push(server(901, "cache", &[&[259], &[260]]));
     let policy = policy([on_task(2, 901, PolicyName::Bulk)]);
     let resolved = Resolved::default();

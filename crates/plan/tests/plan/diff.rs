@@ -1,4 +1,4 @@
-//! Tests the necessary changes and their order.
+//! Tests which changes are planned, and in which order.
 
 use insta::assert_snapshot;
 use model::host::IoUring;

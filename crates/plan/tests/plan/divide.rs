@@ -1,4 +1,4 @@
-//! Tests requests with different values on one device: they get separate queues, or a refusal that names what
+//! Tests requests with different values on one device: they get separate queues, or a refusal that says what
 //! is missing.
 
 use insta::assert_snapshot;
@@ -187,7 +187,7 @@ fn a_service_of_which_nothing_runs_yet_gets_a_note_and_the_rest_is_planned() {
     assert!(plan.changes().any(|change| matches!(change.to(), Setting::Nic(_, NicKnob::FlowRule(..)))));
 }
 
-/// Like memcached -t 1, whose main thread accepts connections and passes them to the worker.
+/// Tests a server like `memcached -t 1`, whose main thread accepts connections and passes them to the worker.
 #[test]
 fn a_thread_that_only_accepts_costs_no_queue() {
     let mut host = with_nic(3);

@@ -17,8 +17,8 @@ use crate::made::{
 };
 use crate::read_aloud;
 
-/// memcached behind a veth with these NAPIs and with all settings of suspend200. Each list of connections is
-/// one worker's.
+/// Returns a host with memcached behind a veth with these NAPIs and with all settings of suspend200. Each
+/// list has the NAPIs of one worker's connections.
 pub(crate) fn memcached(napis: &[u32], workers: &[&[u32]]) -> Host {
     let mut host = host();
     host.devices.push(veth(2, "veth0", napis));
@@ -30,8 +30,8 @@ pub(crate) fn memcached(napis: &[u32], workers: &[&[u32]]) -> Host {
 
 /// The healthy condition: 60 000 requests per second, 88 % of the packets delivered by the application, and
 /// the timer armed with `irq-suspend-timeout` 1249 times. For every condition, the shares, suspensions and
-/// softirq polls are those of the study. It did not report other polls; their numbers here are consistent
-/// with it.
+/// softirq polls are those of the study. The study did not report other polls; their numbers here are
+/// consistent with its results.
 pub(crate) const HEALTHY: Counted = Counted {
     packets: 60_000,
     share: 88,
@@ -55,7 +55,7 @@ pub(crate) const SOFTIRQ: Counted = Counted {
     suspended: 0,
 };
 
-/// The facts about a request for the server in this mode, as a placement provides them.
+/// Returns the facts about a request for the server in this mode, as a placement provides them.
 fn asked(host: &Host, mode: DeliveryMode) -> Vec<RequestFacts> {
     let request = policy([named(mode, on_task(2, 812, PolicyName::None))]);
     place(&request, host, &Resolved::default()).expect("placed").asked()
@@ -133,7 +133,7 @@ fn a_veth_under_load_whose_packets_come_by_the_backlog_is_named_also_where_nothi
     let both = "ethtool -K veth0 gro on && ethtool -K veth1 tso off";
     assert_eq!(finding.remedy.as_deref().map(|remedy| remedy.replace("; ", " && ")), Some(both.to_owned()));
 
-    // GRO gives the veth a NAPI, but the sender's TSO bypasses it.
+    // With GRO, the veth has a NAPI, but the sender's TSO makes packets bypass it.
     host.devices[0] = veth(2, "veth0", &[328]);
     host.devices[0].peer = Some("veth1".to_owned());
     let loaded = under_load(host.clone(), 50_000);
@@ -144,7 +144,7 @@ fn a_veth_under_load_whose_packets_come_by_the_backlog_is_named_also_where_nothi
     let by_napi = Some(&delivered([SOFTIRQ.on(328)])).map(|counts| doctor(&loaded, Some(counts), &[]));
     assert!(!rules(&by_napi.unwrap_or_default()).contains(&"veth-without-napi"), "its NAPI delivers");
 
-    // The host's end of a container's veth is a bridge port and only forwards.
+    // The host's end of a container's veth is a bridge port, which only forwards packets.
     host.devices[0].link.master = Some(model::IfIndex(9));
     let findings = doctor(&under_load(host, 50_000), Some(&delivered([])), &[]);
     assert!(!rules(&findings).contains(&"veth-without-napi"), "{:?}", rules(&findings));
@@ -194,7 +194,7 @@ fn one_old_connection_without_a_napi_is_no_fault_while_the_others_arrive() {
     let finding = found(&findings, "packets-on-no-napi");
     assert_eq!((finding.severity, &finding.remedy), (Severity::Note, &None), "{finding:?}");
     assert_eq!(rules(&findings), ["packets-on-no-napi", "engaged"]);
-    // If the NAPI has delivered nothing since, the other connections' NAPI ids are stale.
+    // If the NAPI delivered no packet in the interval, the other connections' NAPI ids are stale.
     let findings = doctor(&host, Some(&delivered([])), &[]);
     assert_eq!(found(&findings, "packets-on-no-napi").severity, Severity::Problem);
 }
@@ -208,7 +208,8 @@ fn the_backlog_is_said_to_be_the_whole_machines() {
     assert!(evidence.iter().any(|line| line.contains("of the whole machine") && line.ends_with("60000/s")));
 }
 
-/// Batches of the first worker: on average 8 events of 50 µs each; the longest batch takes `longest`.
+/// Returns measured batches of the first worker: on average 8 events of 50 µs each; the longest batch takes
+/// `longest`.
 fn batches(host: &Host, longest: Nanoseconds) -> HostContext {
     let epoll = host.processes[0].epolls[0].id;
     let batches = EventBatches {
@@ -240,12 +241,13 @@ fn the_suspension_timeout_that_an_application_needs_follows_from_its_longest_bat
     let findings = judged(&host, Nanoseconds::from_millis(30));
     assert_eq!(rules(&findings), ["suspension-shorter-than-batch", "engaged"]);
     assert_snapshot!(read_aloud::findings(&findings));
-    // For an application that stalls, no timeout is proposed.
+    // If the application stalls, `doctor` proposes no timeout.
     let findings = judged(&host, Nanoseconds::from_millis(70));
     let remedy = found(&findings, "suspension-shorter-than-batch").remedy.clone().expect("a remedy");
     assert!(remedy.starts_with("make the application call epoll_wait more often"), "{remedy}");
 
-    // The delivery modes always set 20 ms, which is not reported although 5 ms would suffice here.
+    // The delivery modes always set 20 ms, so `doctor` does not report a timeout near that, although 5 ms
+    // would suffice here.
     set_napis(&mut host.devices[0], 100, 200, 49);
     assert_eq!(rules(&judged(&host, Nanoseconds(1_234_567))), ["engaged"]);
     set_napis(&mut host.devices[0], 100, 200, 50);
@@ -269,7 +271,8 @@ fn a_batch_that_has_not_ended_counts_and_a_few_batches_do_not_say_how_long_one_i
         "{evidence:?}"
     );
 
-    // If only the NAPI is observed, events are unknown, but a batch that outlasted the timeout is certain.
+    // If only the NAPI was observed, the number of events is unknown, but a batch that outlasted the timeout
+    // is certain.
     let by_napi = EventBatches {
         count: 5_000,
         total: Nanoseconds::from_millis(9_000),
@@ -292,7 +295,7 @@ fn a_batch_that_has_not_ended_counts_and_a_few_batches_do_not_say_how_long_one_i
     assert!(!findings[0].evidence.iter().any(|line| line.contains("needs")), "{findings:?}");
 }
 
-/// A server that waited for its CPU for this long in total, 45 µs each time.
+/// Returns the wait of a server for its CPU: this long in total, 45 µs each time.
 fn waited(watched: Nanoseconds, millis: u64) -> HostContext {
     let wait = CpuWait { waited: Nanoseconds::from_millis(millis), turns: millis * 1_000 / 45 };
     HostContext { watched, cpu_waits: [(Pid(812), wait)].into_iter().collect(), ..HostContext::default() }
@@ -303,7 +306,7 @@ fn an_application_that_waits_for_its_cpu_is_not_called_idle() {
     let host = memcached(&[328], &[&[328; 20]]);
     let late = Counted { packets: 30_000, share: 3, timer_polls: 5_000, timer_empty: 2_600, ..HEALTHY };
     let counts = delivered([late.on(328)]);
-    // The wait covers the whole interval, of which the counts are only samples.
+    // The wait covers the whole interval, while the counts cover only samples of it.
     let waited = |millis| waited(Nanoseconds(counts.interval.0 * 20), millis);
     let findings = doctor_with(&host, Some(&counts), &[], &waited(9_600));
     assert_eq!(rules(&findings), ["waits-for-cpu"]);
@@ -451,7 +454,7 @@ fn low_load_is_idle_and_no_fault() {
     assert_eq!(rules(&findings), ["idle"], "no traffic at all");
     assert_eq!(findings[0].summary, "suspension is set and idle: no packet arrived");
 
-    // A server with more traffic may also finish before the next packet arrives.
+    // Even with more traffic, a server may finish before the next packet arrives.
     let counts =
         Counted { packets: 10_000, timer_polls: 42_000, timer_empty: 33_000, suspended: 9_000, ..HEALTHY };
     let findings = doctor(&host, Some(&delivered([counts.on(328)])), &[]);
@@ -650,7 +653,8 @@ fn a_timer_that_runs_out_before_the_application_runs_is_named_with_one_that_does
     assert_snapshot!(read_aloud::findings(&findings));
     assert_eq!(remedy(&host, &HostContext::default()).0, command, "also without a measured wait");
 
-    // The proposed timeout exceeds the current one and the waits, but not the suspension timeout.
+    // The proposed timer is longer than the current one and outlasts the waits, but is shorter than the
+    // suspension timeout.
     set_napis(&mut host.devices[0], 100, 200, 20);
     assert_eq!(remedy(&host, &context).0.as_deref(), Some("netpolicy set device veth0 suspend1000"));
     let mut long = context.clone();
@@ -662,7 +666,7 @@ fn a_timer_that_runs_out_before_the_application_runs_is_named_with_one_that_does
 
 #[test]
 fn where_the_application_delivers_most_it_does_not_rest() {
-    // As measured on virtio-net in an emulated machine: few timer polls, half of them empty.
+    // The counts were measured on virtio-net in an emulated machine: few timer polls, half of them empty.
     let host = memcached(&[328], &[&[328; 20]]);
     let counts =
         Counted { packets: 988, share: 77, interrupt_polls: 5, timer_polls: 6, timer_empty: 3, ..TOO_SHORT };
@@ -696,7 +700,7 @@ fn busy_polling_without_a_suspended_irq_is_never_called_engaged() {
     assert_eq!(rules(&findings), ["io-uring", "polled-not-suspended"]);
     assert_eq!(found(&findings, "polled-not-suspended").severity, Severity::Warning);
     assert_snapshot!(read_aloud::findings(&findings));
-    // If a timer of 20 µs delivers most of the packets, suspension is not partly engaged either.
+    // If a timer of 20 µs delivers most of the packets, suspension does not count as partly engaged either.
     set_napis(&mut host.devices[0], 100, 20, 20);
     let findings = judged(&host, Counted { share: 20, timer_polls: 40_000, ..busy });
     assert_eq!(rules(&findings), ["io-uring", "polled-not-suspended"]);
@@ -713,7 +717,8 @@ fn busy_polling_without_a_suspended_irq_is_never_called_engaged() {
     // A few suspensions by another poller of the NAPI do not change the finding.
     let findings = judged(&host, Counted { suspended: 40, ..busy });
     assert!(rules(&findings).contains(&"polled-not-suspended"));
-    // With hidden timers, suspensions are unknown; but no epoll here prefers busy polling and could suspend.
+    // With hidden timers, suspensions are unknown. But no epoll here prefers busy polling, so none could
+    // suspend.
     let mut counts = delivered([busy.on(328)]);
     counts.timers_hidden = true;
     assert!(rules(&doctor(&host, Some(&counts), &[])).contains(&"polled-not-suspended"));
@@ -830,7 +835,7 @@ fn a_process_that_nothing_was_set_for_is_only_named_where_a_napi_waits_for_its_p
     host.processes.push(server(900, "agent", &[&[0, 0]]));
     let findings = doctor(&host, Some(&delivered([HEALTHY.on(328)])), &[]);
     assert_eq!(rules(&findings), ["engaged"]);
-    // The veth's NAPI delivers nothing: it may be waiting for these packets.
+    // The veth's NAPI delivers nothing, so it may be waiting for these packets.
     let findings = doctor(&host, Some(&delivered([])), &[]);
     assert_eq!(found(&findings, "packets-on-no-napi").object, "agent[900]");
     host.devices[0].kind = "virtio_net".to_owned();
@@ -879,7 +884,7 @@ fn deferral_and_busy_polling_are_judged_by_what_they_are() {
     let wanted = asked(&host, defer(200));
     assert_eq!(rules(&doctor(&host, Some(&delivered([deferred.on(328)])), &wanted)), ["deferred"]);
     assert_eq!(rules(&doctor(&host, Some(&delivered([SOFTIRQ.on(328)])), &wanted)), ["not-deferred"]);
-    // Only packets count: empty timer polls deliver nothing, and without packets there is no evidence.
+    // Only packets count: empty timer polls deliver nothing.
     let mut empty = Counted { packets: 98, interrupt_polls: 98, ..Counted::default() }.on(328);
     (empty.timer.polls, empty.timer.empty) = (9_447, 9_447);
     let findings = doctor(&host, Some(&delivered([empty])), &wanted);
@@ -946,13 +951,13 @@ fn what_could_not_be_read_of_processes_is_one_finding_for_each_reason() {
     assert_eq!(processes.evidence, [why, "process 1, process 2, process 3, process 4, and 66 more"]);
     assert!(processes.remedy.as_deref().is_some_and(|remedy| remedy.contains("CAP_SYS_PTRACE")));
 
-    // In a container, even root may not inspect the host's process 1. That is only worth a note.
+    // In a container, even root may not inspect the host's process 1, which is only worth a note.
     host.capabilities.ptrace = true;
     host.unread = vec![unread(1)];
     let findings = doctor(&host, None, &[]);
     assert_eq!(found(&findings, "not-readable").severity, Severity::Note);
 
-    // If a profile denies what the capabilities allow, that is worth a warning.
+    // A profile that denies what the capabilities allow is worth a warning.
     host.capabilities.confined_by = Some("the AppArmor profile docker-default".to_owned());
     let findings = doctor(&host, None, &[]);
     let denied = found(&findings, "not-readable");

@@ -133,7 +133,7 @@ fn a_line_is_silent_where_the_device_has_what_it_sets_and_says_what_decides_wher
     assert_eq!(note.evidence, [line]);
     let note = found(&host, &[], vec![ring(1024, Some("driver=x*"))], "others-set-device").expect("found");
     assert_eq!(note.evidence, [format!("{line}, if driver=x*")]);
-    // On a device without rings, the tool's ring size has no effect.
+    // A device without rings cannot have the tool's ring size, so there is no finding.
     host.devices[0].rings = None;
     assert_eq!(found(&host, &[], vec![ring(1024, None)], "others-set-device"), None);
 }

@@ -1,4 +1,4 @@
-//! Tests the rules on whole devices: each where it applies, and where it must not.
+//! Tests the rules on whole devices: that each reports its condition, and nothing else.
 
 use model::host::{Coalesce, CpuPressure, DevicePressure, Pair, Pressure, Rings, TxQueueState};
 use model::{Cpu, CpuSet, Finding, Host, Nanoseconds, QueueIndex};

@@ -90,7 +90,7 @@ fn a_word_is_proposed_only_where_the_traffic_is_enough_for_it_to_gain() {
         let findings = doctor_with(&unprepared(), Some(&counts()), &[], &context);
         findings.into_iter().find(|finding| finding.object == "proxy[814]").expect("it is busy")
     };
-    // 9000 packets per second are 1.8 packets per flush timeout of 200 us, on one connection.
+    // 9000 packets per second on one connection are 1.8 packets per flush timeout of 200 us.
     let enough = of_proxy(1, 1);
     assert!(enough.remedy.is_some_and(|remedy| remedy.ends_with("compare --pid 814 --b cpu")));
     assert_eq!(

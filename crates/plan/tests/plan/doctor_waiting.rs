@@ -6,7 +6,7 @@ use plan::{RequestFacts, Resolved, doctor, place};
 use crate::doctor::{SOFTIRQ, found, memcached, rules};
 use crate::made::{delivered, named, on_task, policy, set_epolls, set_napis};
 
-/// A host whose epolls and queues have the settings of this mode.
+/// Returns a host whose epolls and queues have the settings of this mode.
 fn waiting(mode: DeliveryMode, workers: &[&[u32]]) -> Host {
     let mut host = memcached(&[328], workers);
     host.capabilities.epoll_events_only = true;
@@ -15,7 +15,8 @@ fn waiting(mode: DeliveryMode, workers: &[&[u32]]) -> Host {
     host
 }
 
-/// A request for this mode whose budget allows every worker to keep a CPU busy.
+/// Returns the facts about a request for this mode, with a budget that allows every worker to keep a CPU
+/// busy.
 fn asked_to_wait(host: &Host, mode: DeliveryMode) -> Vec<RequestFacts> {
     let mut request = named(mode, on_task(2, 812, PolicyName::None));
     request.budget.polling_cpus = Some(64);

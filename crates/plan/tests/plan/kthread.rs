@@ -49,7 +49,7 @@ fn applied(intent: &Intent, mut host: Host) -> Host {
     host
 }
 
-/// The CPUs that a placement assigns to the two threads.
+/// Returns the CPUs that a placement assigns to the two threads.
 fn cpus_of(cpus: &str, host: &Host) -> Vec<String> {
     let host = applied(&threaded(cpus, None), host.clone());
     host.devices[0].rx_queues.iter().map(|q| q.kthread.as_ref().expect("a thread").cpus.to_string()).collect()
@@ -131,7 +131,7 @@ fn a_thread_that_is_given_up_is_first_as_it_began() {
             "eth0 rx-0: threaded on → off"
         ]
     );
-    // The undo mirrors the change: it sets nothing on a thread that does not exist.
+    // The undo runs the change backwards, so it sets nothing on a thread that does not exist.
     let mut undone = applied(&named(suspend(20), on_device(2, "eth0", PolicyName::None)), host.clone());
     for change in plan.inverse().changes() {
         write(&mut undone, change.to());
@@ -157,7 +157,8 @@ fn threads_that_never_sleep_need_a_kernel_that_has_them_and_a_budget() {
     let busy = named(DeliveryMode::ThreadedBusy, on_device(2, "eth0", PolicyName::None));
     let mut host = nic();
     let mut intent = busy.clone();
-    // A missing kernel feature is refused first, because no budget could provide it.
+    // The missing kernel feature is refused before the exceeded budget, because no budget could provide the
+    // feature.
     let lacking = refused(&intent, &host);
     host.capabilities.napi_threaded_busy = true;
     let over = refused(&intent, &host);

@@ -41,8 +41,8 @@ fn with_nic(mut host: Host, node: u32, queues: u32, tx: u32) -> Host {
     with_irqs(host, 40)
 }
 
-/// One line for each object of the layout: its receive queues, its transmit queues, and its CPUs, first those
-/// of interrupts.
+/// Returns one line for each object of the layout: its receive queues, its transmit queues, the CPUs of its
+/// interrupts, and all its CPUs.
 fn objects(host: &Host, layout: &str) -> Vec<String> {
     let mut intent = on_device(2, "eth0", PolicyName::Bulk);
     intent.layout = Some(layout.parse().expect("a layout"));

@@ -1,4 +1,4 @@
-//! Constructs hosts, policies and counts for tests, and applies settings like a kernel.
+//! Constructs hosts, policies and counts for tests, and applies settings as a kernel would.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
     }
 }
 
-/// A holder of a receive queue. An AF_XDP holder also has the transmit queue with the same number.
+/// Returns a holder of a receive queue. An AF_XDP holder also holds the transmit queue with the same number.
 pub(crate) fn held(queue: u32, kind: HolderKind) -> QueueHolder {
     let id = ProcessId { pid: Pid(700), started: 7, comm: Label::new("xdpd") };
     QueueHolder {
@@ -123,7 +123,7 @@ pub(crate) fn held(queue: u32, kind: HolderKind) -> QueueHolder {
     }
 }
 
-/// This many transmit queues; any CPU may send on each.
+/// Returns this many transmit queues, on each of which any CPU may send.
 pub(crate) fn tx_queues(count: u32) -> Vec<TxQueueState> {
     let queue = |index| TxQueueState {
         index: QueueIndex(index),
@@ -174,7 +174,7 @@ fn napi(id: u32) -> Napi {
     }
 }
 
-/// Sets every NAPI of a device to these polls, µs and ms.
+/// Sets every NAPI of a device to these values: empty polls, microseconds and milliseconds.
 pub(crate) fn set_napis(device: &mut Device, defer: u32, flush_us: u64, suspend_ms: u64) {
     for napi in &mut device.napis {
         napi.defer_hard_irqs = Some(EmptyPolls(defer));
@@ -187,8 +187,8 @@ pub(crate) fn process_id(pid: u32, comm: &str) -> ProcessId {
     ProcessId { pid: Pid(pid), started: 1000, comm: Label::new(comm) }
 }
 
-/// A process with one worker thread and one epoll for each list of connections. A connection is given by the
-/// id of the NAPI on which it receives; 0 is none.
+/// Returns a process with one worker thread and one epoll for each list of connections. A connection is given
+/// by the id of the NAPI on which it receives; 0 means none.
 pub(crate) fn server(pid: u32, comm: &str, workers: &[&[u32]]) -> Process {
     let id = process_id(pid, comm);
     let (mut threads, mut epolls, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
@@ -265,7 +265,7 @@ pub(crate) fn defer(micros: u64) -> DeliveryMode {
     DeliveryMode::Defer { gro_flush: Nanoseconds::from_micros(micros) }
 }
 
-/// A request that comes from line `line` of a policy file.
+/// Returns a request that comes from line `line` of a policy file.
 pub(crate) fn intent(line: u32, target: Target, policy: PolicyName) -> Intent {
     Intent::new(target, policy, format!("10-cache.toml:{line}"))
 }
@@ -296,7 +296,7 @@ pub(crate) fn policy(intents: impl IntoIterator<Item = Intent>) -> Policy {
     }
 }
 
-/// Recipes that only name a delivery mode.
+/// Returns recipes that only name a delivery mode.
 pub(crate) fn recipes() -> Recipes {
     let modes = [
         (PolicyName::Latency, suspend(20)),
@@ -333,7 +333,7 @@ impl Counted {
     pub(crate) fn on(self, napi: u32) -> NapiDelivered {
         let by_application = self.packets * self.share / 100;
         let rest = self.packets - by_application;
-        // The softirq packets are assigned to the more frequent kind of softirq poll.
+        // All softirq packets count for the kind of softirq poll that occurred more often.
         let timer = if self.timer_polls >= self.interrupt_polls { rest } else { 0 };
         let application = PollCounts { polls: self.application_polls, packets: by_application, empty: 0 };
         NapiDelivered {
@@ -361,7 +361,7 @@ pub(crate) fn delivered(napis: impl IntoIterator<Item = NapiDelivered>) -> Deliv
     }
 }
 
-/// Applies a setting to the host, like the kernel.
+/// Applies a setting to the host, as the kernel would.
 pub(crate) fn write(host: &mut Host, setting: &Setting) {
     let napi_of = |host: &Host, queue: RxQueue| host.napi_of(queue).expect("a NAPI").id;
     let set_napi = |host: &mut Host, queue: RxQueue, set: &dyn Fn(&mut Napi)| {
@@ -479,7 +479,7 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
     }
 }
 
-/// Changes the receive queues of a device after its channels changed. New queues equal the first one.
+/// Changes the receive queues of a device after its channels changed. New queues are copies of the first one.
 fn make_queues(host: &mut Host, device: usize, before: Channels) {
     let device = &mut host.devices[device];
     let now = device.channels.expect("channels");
@@ -511,7 +511,7 @@ fn make_queues(host: &mut Host, device: usize, before: Channels) {
     }
 }
 
-/// The initial state of a NAPI's kernel thread; `None` without threading.
+/// Returns the initial state of a NAPI's kernel thread; `None` without threading.
 fn begun(host: &Host, threading: Threading) -> Option<KthreadState> {
     let begins = host.kthread_begins.clone().filter(|_| threading != Threading::Off);
     begins.map(|begins| KthreadState { pid: Some(Pid(400)), ..begins })

@@ -113,7 +113,7 @@ fn a_veth_does_not_lose_its_napis_with_values_of_their_own() {
     let refused = planned(&host).expect_err("the thread would be lost");
     assert_eq!(refused.kind, RefusalKind::Safety);
     assert!(refused.to_string().contains("settings of its NAPI"), "{refused}");
-    // The device applies the setting to each new NAPI, so it returns with the queue.
+    // The device sets threading on each new NAPI, so the setting would not be lost with the queue.
     host.devices[0].threaded = Some(Threading::On);
     planned(&host).expect("planned");
     host.devices[0].napis[0].threaded = Some(Threading::Off);

@@ -1,4 +1,4 @@
-//! Tests the objects of each request, and refusals.
+//! Tests which objects each request gets, and refusals.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -526,7 +526,7 @@ fn what_is_not_there_is_named_with_what_is() {
     .iter()
     .map(|(policy, host)| refused(policy, host, &Resolved::default()))
     .inspect(|refusal| {
-        // A device that is up has no NAPI because of its driver or its state.
+        // If the device is up, the cause is its driver or its state, so the refusal has another kind.
         let is_bare = refusal.object == "device veth0";
         let kind = if is_bare { RefusalKind::Unsupported } else { RefusalKind::Missing };
         assert_eq!(refusal.kind, kind, "{refusal}");

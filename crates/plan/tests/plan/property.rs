@@ -13,7 +13,7 @@ use proptest::sample::select;
 
 use crate::made::{device, host, named, on_device, on_service, on_task, policy, server, with_irqs, write};
 
-/// The NAPIs of the generated hosts: eth0 has the first three, eth1 the others.
+/// The NAPI ids of the generated hosts: eth0 has the first three, eth1 the others.
 const NAPIS: [u32; 5] = [259, 260, 261, 300, 301];
 const PIDS: [u32; 3] = [812, 901, 950];
 
@@ -130,7 +130,7 @@ fn written<'a>(mut host: Host, settings: impl Iterator<Item = &'a Setting>) -> H
     host
 }
 
-/// Whether a NAPI suspends without deferral, which the kernel accepts but ignores.
+/// Returns whether a NAPI suspends without deferral, which the kernel accepts but ignores.
 fn unsound(host: &Host, napi: NapiId) -> bool {
     let (_, napi) = host.napi(napi).expect("a NAPI");
     let off = |span: Option<Nanoseconds>| span == Some(Nanoseconds::ZERO);

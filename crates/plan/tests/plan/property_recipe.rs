@@ -22,7 +22,7 @@ const PIDS: [u32; 3] = [812, 901, 950];
 const QUEUES_MAX: u32 = 8;
 
 prop_compose! {
-    /// Random cores with one or two threads, on one or two nodes, some of them isolated or offline.
+    /// Generates random cores with one or two threads, on one or two nodes, some of them isolated or offline.
     fn topologies()(
         cores in 1_u32..5,
         threads in 1_u32..3,
@@ -214,7 +214,7 @@ fn written(mut host: Host, plan: &Plan) -> Host {
     host
 }
 
-/// The maximum number of stages of a policy: one for queues, and one for their settings.
+/// The maximum number of stages of a policy: one that recreates queues, and one that sets the new queues.
 const STAGES_MAX: usize = 2;
 
 proptest! {
@@ -225,8 +225,8 @@ proptest! {
         let mut fewer_queues = false;
         for stage in 0..=STAGES_MAX {
             let Some((_, desired, plan)) = planned(&policy, &host) else {
-                // With fewer queues, two services may share a queue although their packets cannot be
-                // separated. The first stage is then rolled back.
+                // With fewer queues, two services may have to share a queue although their packets cannot be
+                // separated. netpolicy then rolls back the first stage.
                 prop_assert!(stage == 0 || fewer_queues, "a possible plan stays possible");
                 return Ok(());
             };

@@ -58,7 +58,7 @@ fn wanted(policy: &Policy, host: &Host) -> Desired {
     desired(&place(policy, host, &resolved).expect("placed"), host).expect("desired")
 }
 
-/// The desired knobs and their values, without those of the delivery mode.
+/// Returns the desired knobs and their values, without those of the delivery mode.
 fn beside_the_mode(desired: &Desired) -> Vec<String> {
     let of_mode = ["defer-hard-irqs", "gro-flush-timeout", "irq-suspend-timeout"];
     let settings = desired.wanted.iter().map(|wanted| &wanted.setting);
@@ -227,8 +227,8 @@ fn packets_above_64_kib_are_for_drivers_that_take_them_and_as_large_as_these_do(
     assert_eq!(old.left_out, ["eth0 has no gro_max_size, gso_max_size: left out of policy bulk"]);
 }
 
-/// Adds recipes in which `latency` busy-waits, except on a veth and if an epoll's connections are on several
-/// NAPIs.
+/// Adds recipes in which `latency` busy-waits, except on a veth, and except if an epoll's connections are on
+/// several NAPIs.
 fn with_cases(mut policy: Policy) -> Policy {
     let of = |mode: DeliveryMode, measured_on: &[&str]| Recipe {
         entries: [(

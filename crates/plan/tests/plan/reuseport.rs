@@ -88,7 +88,7 @@ fn with_one_queue_there_is_nothing_to_choose() {
     assert_eq!(spreads(&wanted(&with_workers(1), &asked(PolicyName::Latency))), [""; 0]);
 }
 
-/// The note on a group that is left to the kernel's hash.
+/// Returns the note on a group that netpolicy leaves to the kernel's hash.
 fn left(host: &Host) -> String {
     let desired = wanted(host, &asked(PolicyName::Latency));
     assert_eq!(spreads(&desired), [""; 0]);
@@ -170,7 +170,8 @@ fn a_foreign_program_that_chooses_among_polling_workers_is_reported() {
     assert_eq!(found[0].evidence[1], "memcached[812] receives from NAPI 300, 301");
 }
 
-/// A UDP socket keeps the NAPI of its first packet: it gets that queue, unless another socket already has it.
+/// Tests that a UDP socket, which keeps the NAPI of its first packet, gets the queue of that NAPI, unless
+/// another socket already has it.
 #[test]
 fn a_udp_socket_gets_the_queue_of_its_first_packet() {
     let spread = |napis: [Option<u32>; 2]| {

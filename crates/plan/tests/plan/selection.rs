@@ -51,7 +51,7 @@ fn patterns(text: &str) -> Patterns {
     text.parse().expect("a pattern")
 }
 
-/// The devices, each with the line of the section that applies to it.
+/// Returns each matched device with the line of the section that applies to it.
 fn decided(policy: &Policy, host: &Host) -> Vec<(String, String)> {
     let selection = select(policy, host);
     let mut decided: Vec<_> = selection
@@ -120,7 +120,7 @@ fn two_sections_that_are_equally_specific_are_refused_with_both_places() {
     assert_eq!(refusal.kind, RefusalKind::Conflict);
     assert_eq!(refusal.object, "device eth0");
     assert!(refusal.evidence[0].ends_with(":2") && refusal.evidence[1].ends_with(":7"), "{refusal:?}");
-    // Callers that plan requests individually can still plan the device that only one of them matches.
+    // Callers that plan each request separately can still plan the device that only one section matches.
     let selection = select(&policy, &host);
     assert_eq!(selection.clashes.len(), 1);
     assert_eq!(names(&decided(&policy, &host), ":2"), ["eth1"]);
@@ -192,13 +192,12 @@ fn a_device_that_cannot_have_a_setting_of_a_pattern_has_the_others_and_a_note_sa
         "{:?}",
         changed(&by_pattern)
     );
-    // A section with a policy still sets the settings that need no NAPI.
+    // A section with a policy still sets those settings that need no NAPI.
     let with_policy = policy([xps(of_pattern(2, "*"))]);
     let notes = select(&with_policy, &host).notes.remove(&0).expect("notes");
     let words = "mv0 has no NAPI: only xps, rps_cpus of the section is set there".to_owned();
     assert!(notes.contains(&words), "{notes:?}");
-    // A section that names the device is refused before anything is set, because the device cannot have the
-    // setting.
+    // A section that names a device which cannot have the setting is refused before anything is set.
     let by_name = policy([xps(on_device(2, "ens3", PolicyName::None))]);
     let placement = place(&by_name, &host, &Resolved::default()).expect("places");
     let refusal = desired(&placement, &host).expect_err("one transmit queue");

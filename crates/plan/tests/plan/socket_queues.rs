@@ -37,7 +37,7 @@ fn requests(host: &Host, pid: u32, policy: PolicyName) -> Vec<AppRequest> {
     sockets.iter().map(|socket| AppRequest { of: of(socket), number: policy.number() }).collect()
 }
 
-/// The policy `mix` for the device with these requests, all of which can be met.
+/// Returns the policy `mix` for the device with these requests, all of which can be met.
 fn joined(host: &Host, requests: &[AppRequest]) -> Policy {
     let joined = join(&policy([on_device(2, "eth0", PolicyName::Mix)]), requests, host, &Resolved::default());
     assert_eq!(joined.notes, [""; 0]);
@@ -90,7 +90,7 @@ fn a_server_gets_queues_by_its_port_and_a_client_by_its_connections() {
         placement.parts.iter().map(|part| part.queues.iter().map(|q| q.queue.index.0).collect()).collect();
     assert_eq!(queues, [vec![0, 1, 2, 3, 4], vec![5], vec![6, 7]]);
 
-    // The plan is applied, and packets arrive on the new queues: nothing changes any more.
+    // Once the plan is applied and packets arrive on the new queues, planning again changes nothing.
     for change in planned(&policy, &host, &Resolved::default()).expect("planned").changes() {
         write(&mut host, change.to());
     }
@@ -102,7 +102,7 @@ fn a_server_gets_queues_by_its_port_and_a_client_by_its_connections() {
     let again = planned(&joined(&host, &asked), &host, &Resolved::default()).expect("planned");
     assert!(again.is_empty(), "{}", read_aloud::plan(&again));
 
-    // One connection ends and another begins: only their rules change.
+    // If one connection ends and another begins, only their rules change.
     let socket = host.processes[1].sockets.first_mut().expect("a connection");
     socket.local = Some(([10, 0, 0, 1], 50_000).into());
     let policy = joined(&host, &asked);
@@ -149,7 +149,7 @@ fn a_connection_accepted_by_a_listener_without_a_request_gets_a_rule() {
         .filter(|request| request.of == Requester::Socket(812_001))
         .collect();
     let mut host = host;
-    // Another process has the listener.
+    // Let another process hold the listener.
     host.processes[0].sockets.retain(|socket| socket.state != SocketState::TcpListen);
     let shares = shares(&placed(&joined(&host, &accepted), &host));
     assert_eq!(shares[0].1, ["tcp4 src-ip 10.0.0.2 dst-ip 10.0.0.1 src-port 40000 dst-port 11211 queue 7"]);
@@ -243,7 +243,7 @@ fn connections_beyond_the_limit_are_counted_and_those_with_a_rule_keep_it() {
     let mut host = with_nic(8);
     host.processes.push(client(901, "shop", u16::try_from(most + 5).expect("few")));
     let asked = requests(&host, 901, PolicyName::Bulk);
-    // Only the last connection already has a rule.
+    // Of all connections, only the last one already has a rule.
     let last = to_client(40_000 + u16::try_from(most + 4).expect("few"));
     let rule: FlowRule = format!("{last} queue 7").parse().expect("a rule");
     host.devices[0].flow_rules = Some(vec![PlacedRule { location: 3, flow: Some(rule.flow), to: rule.to }]);
@@ -263,7 +263,7 @@ fn connections_beyond_the_limit_are_counted_and_those_with_a_rule_keep_it() {
 fn a_user_with_many_connections_leaves_rules_for_the_others() {
     let most = u16::try_from(FlowRule::OF_A_DEVICE_MAX).expect("few");
     let mut host = with_nic(8);
-    // The second user has fewer connections than a third of the limit, so the others share the rest.
+    // The second user has fewer connections than a third of the limit, so the other users share what is left.
     for (pid, uid, from, connections) in
         [(901, 1001, 20_000, most), (902, 1002, 30_000, 4), (903, 1001, 40_000, 30), (904, 1003, 50_000, 50)]
     {
