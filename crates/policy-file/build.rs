@@ -1,4 +1,4 @@
-//! Lists all files in `recipes/`, which are shipped. A new policy needs no other change here.
+//! Lists all files in `recipes/`, which netpolicy ships. A new policy needs no other change here.
 
 #![expect(
     clippy::disallowed_methods,

@@ -46,7 +46,7 @@ impl SectionKind {
     }
 }
 
-/// Creates a [`Value`] from a parsed value.
+/// A function that creates a [`Value`] from a parsed value.
 type Make<T> = Box<dyn Fn(T) -> Value + Send + Sync>;
 
 /// The type of a key's value, and how to create a [`Value`] from it.
@@ -56,7 +56,7 @@ pub(crate) enum KeyType {
     Span(fn(Nanoseconds) -> Value),
     /// A time span that is not zero.
     PositiveSpan(fn(Nanoseconds) -> Value),
-    /// How much of each second is measured, or `0` or `off` for none.
+    /// How much of each second to measure, or `0` or `off` for none.
     Sample(fn(PartOfSecond) -> Value),
     Number {
         min: u32,
@@ -72,7 +72,7 @@ pub(crate) enum KeyType {
     Speed(fn(SpeedBound) -> Value),
     Growth(Guarded),
     Holdback(fn(Holdback) -> Value),
-    /// A time span in a range.
+    /// A time span within a range.
     Within {
         least: Nanoseconds,
         most: Nanoseconds,
@@ -92,7 +92,7 @@ pub(crate) enum KeyType {
 }
 
 impl KeyType {
-    /// An example value for error messages.
+    /// Returns an example value for error messages.
     pub(crate) fn example(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
             Self::Kthread(key) => return key.example().into(),
@@ -121,7 +121,7 @@ impl KeyType {
     }
 }
 
-/// A key: the sections in which it is allowed, its values, and its meaning.
+/// A key: the sections that may contain it, its values, and its meaning.
 pub(crate) struct PolicyKey {
     /// The key's full name, with its table: `goal.p99`.
     pub(crate) path: &'static str,
@@ -144,7 +144,7 @@ fn key(
     PolicyKey { path, of, takes, meaning: meaning.into() }
 }
 
-/// Creates the key for a knob. Its range and meaning are in the table of knobs.
+/// Creates the key for a knob. The range and the meaning come from the table of knobs.
 fn of_knob(
     path: &'static str,
     of: &'static [SectionKind],
@@ -160,7 +160,7 @@ fn or_default(meaning: &str, default: impl Display) -> Cow<'static, str> {
     format!("{meaning} Default: {default}.").into()
 }
 
-/// Accepts a number in the range of the knob.
+/// Returns the type of a number within the range of the knob.
 fn number(make: fn(u32) -> Value) -> impl FnOnce(&Facts) -> KeyType {
     move |facts| {
         let (min, max) = facts.range.unwrap_or((0, u64::MAX));
@@ -168,7 +168,7 @@ fn number(make: fn(u32) -> Value) -> impl FnOnce(&Facts) -> KeyType {
     }
 }
 
-/// Keys that replace values of the request's delivery mode.
+/// Returns the keys that override values of the request's delivery mode.
 fn of_delivery() -> impl Iterator<Item = PolicyKey> {
     let keys = [
         of_knob(keys::DEFER_HARD_IRQS, BOTH, number(Value::DeferHardIrqs)),
@@ -181,7 +181,7 @@ fn of_delivery() -> impl Iterator<Item = PolicyKey> {
     })
 }
 
-/// Keys for policies and delivery modes.
+/// Returns the keys for policies and delivery modes.
 fn of_policies() -> Vec<PolicyKey> {
     vec![
         key("policy", BOTH, KeyType::Policy(Value::Policy), "Goal for the traffic."),
@@ -194,7 +194,7 @@ fn of_policies() -> Vec<PolicyKey> {
     ]
 }
 
-/// Keys for CPUs and queues.
+/// Returns the keys for CPUs and queues.
 fn of_resources() -> Vec<PolicyKey> {
     vec![
         key("cpus", BOTH, KeyType::Cpus(Value::Cpus), "The CPUs for interrupts and threads."),
@@ -241,7 +241,7 @@ fn of_goals() -> Vec<PolicyKey> {
     ]
 }
 
-/// Keys for guards and holdbacks.
+/// Returns the keys for guards and holdbacks.
 fn of_guards() -> Vec<PolicyKey> {
     vec![
         key(
@@ -320,7 +320,7 @@ fn of_budgets() -> Vec<PolicyKey> {
     ]
 }
 
-/// Keys that find the processes of a service.
+/// Returns the keys that find the processes of a service.
 fn of_processes() -> Vec<PolicyKey> {
     vec![
         key(
@@ -368,7 +368,7 @@ fn of_processes() -> Vec<PolicyKey> {
     ]
 }
 
-/// Keys of the daemon.
+/// Returns the keys of the daemon.
 fn of_daemon() -> Vec<PolicyKey> {
     vec![
         key(
@@ -392,7 +392,8 @@ fn of_daemon() -> Vec<PolicyKey> {
     ]
 }
 
-/// Keys that select devices, if the section's name does not. Each condition also exists under `not`.
+/// Returns the keys that select devices if the section's name does not. Each condition also exists under
+/// `not`.
 fn of_selectors() -> Vec<PolicyKey> {
     let key = |path, takes, meaning: &'static str| key(path, DEVICE, takes, meaning);
     vec![
@@ -465,13 +466,13 @@ fn lowercase(addresses: &Patterns) -> Patterns {
     Patterns::of(lower).unwrap_or_else(|_| addresses.clone())
 }
 
-/// Keys that schedule the kernel threads of NAPIs.
+/// Returns the keys that schedule the kernel threads of NAPIs.
 fn of_kthreads() -> impl Iterator<Item = PolicyKey> {
     let key = |key: &'static KthreadKey| of_knob(key.path(), BOTH, |_| KeyType::Kthread(key));
     KthreadValue::KEYS.iter().map(key)
 }
 
-/// Keys for a device's settings that are not a single number or switch.
+/// Returns the keys for a device's settings that are not a single number or switch.
 fn of_device() -> impl Iterator<Item = PolicyKey> {
     let key = |path, takes| of_knob(path, DEVICE, |_| takes);
     [
@@ -537,7 +538,7 @@ impl OfNumber for bool {
     }
 }
 
-/// Converts a limit in the table of knobs to a number of a policy file, which has 32 bits.
+/// Converts a limit in the table of knobs to a number in a policy file, which has 32 bits.
 fn bound(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -569,7 +570,7 @@ pub(crate) static KEYS: LazyLock<Vec<PolicyKey>> = LazyLock::new(|| {
 pub struct KeyRow {
     /// The key's full name, with its table: `goal.p99`.
     pub path: &'static str,
-    /// The sections in which it is allowed.
+    /// The kinds of sections that may contain the key.
     pub of: &'static [SectionKind],
     /// The values that the key accepts, as Markdown.
     pub takes: String,
@@ -577,7 +578,7 @@ pub struct KeyRow {
     pub meaning: &'static str,
 }
 
-/// All keys, in the order of the reference page.
+/// Returns all keys, in the order of the reference page.
 pub fn key_table() -> Vec<KeyRow> {
     let row = |key: &'static PolicyKey| KeyRow {
         path: key.path,
@@ -589,7 +590,7 @@ pub fn key_table() -> Vec<KeyRow> {
 }
 
 impl KeyType {
-    /// The syntax of the value as Markdown, complete but as short as possible.
+    /// Returns the syntax of the value as Markdown, complete but as short as possible.
     fn listed(&self) -> String {
         let words =
             |words: &[&str]| words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ");

@@ -1,9 +1,10 @@
-//! Policy files: text → [`PolicyFile`] → [`model::Policy`]. Recipe files: text → [`RecipeFile`] → [`model::Recipes`].
+//! Policy files: text → [`PolicyFile`] → [`model::Policy`]. Recipe files: text → [`RecipeFile`] →
+//! [`model::Recipes`].
 //!
 //! Every value keeps the line from which it was read, so that each change in a plan can name its origin.
 //! Every mistake is shown with its place, and all mistakes of a file are reported together.
 //!
-//! This crate opens nothing and knows no host: `session` finds and reads the files.
+//! This crate opens no file and knows no host: `session` finds and reads the files.
 #![forbid(unsafe_code)]
 
 mod key;

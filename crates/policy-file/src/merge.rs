@@ -20,7 +20,7 @@ use crate::value::Value;
 pub struct Merged {
     /// The sections, in the order of their first appearance.
     pub sections: Vec<MergedSection>,
-    /// The recipes. Policy files contain none: the caller must read the recipe files and set this field.
+    /// The recipes. Policy files contain none, so the caller must read the recipe files and set this field.
     pub recipes: Arc<Recipes>,
 }
 
@@ -35,7 +35,7 @@ pub struct MergedSection {
     pub asks: Vec<(Value, String)>,
 }
 
-/// Merges files. Later files take precedence. Checks for mistakes that no single file shows.
+/// Merges files. Later files take precedence. Also checks for mistakes that no single file shows.
 ///
 /// A section with a `policy` also discards the values that earlier files set to adjust their policies:
 /// `delivery`, the three timeouts and `kthread`. All other values are replaced key by key.
@@ -68,14 +68,14 @@ pub fn merge(files: &[PolicyFile]) -> Result<Merged, Mistakes> {
 }
 
 impl Merged {
-    /// The requests, one for each section for traffic.
+    /// Returns the requests, one for each section that is about traffic.
     pub fn policy(&self) -> Policy {
         let of_traffic = self.sections.iter().filter(|section| section.kind != SectionKind::Daemon);
         let intents = of_traffic.map(MergedSection::intent).collect();
         Policy { intents, recipes: Arc::clone(&self.recipes), disruptive: false, inferred: false }
     }
 
-    /// How much of each second the daemon measures for each service with a goal.
+    /// Returns how much of each second the daemon measures for each service with a goal.
     pub fn sample(&self) -> PartOfSecond {
         let asks = self.sections.iter().flat_map(|section| &section.asks);
         let mut given = asks.filter_map(|(value, _)| match value {
@@ -85,7 +85,7 @@ impl Merged {
         given.next_back().unwrap_or(PartOfSecond::OF_DAEMON)
     }
 
-    /// The maximum number of tries per day for each service that misses its goal.
+    /// Returns the maximum number of tries per day for each service that misses its goal.
     pub fn searches(&self) -> u32 {
         let asks = self.sections.iter().flat_map(|section| &section.asks);
         let mut given = asks.filter_map(|(value, _)| match value {
@@ -134,7 +134,7 @@ impl MergedSection {
                 Value::Layout(layout) => intent.layout = Some(layout),
                 Value::Queues(queues) => intent.queues = Some(queues),
                 Value::Nic(request) => intent.nic.push(request),
-                // These values are only allowed in the daemon's section.
+                // Only the daemon's section may have these values, which are no part of a request.
                 Value::Sample(_) | Value::Searches(_) => {}
             }
             let decides = matches!(value, Value::Policy(_) | Value::Delivery(_));
@@ -144,7 +144,7 @@ impl MergedSection {
         }
         let name = self.name.clone();
         match self.kind {
-            // This section requests nothing for traffic: see [`Merged::policy`].
+            // This section is not about traffic: see [`Merged::policy`].
             SectionKind::Daemon => {}
             SectionKind::Service => intent.target = Target::Service(name, matches),
             SectionKind::Device if selector != DeviceSelector::default() => {
@@ -244,8 +244,8 @@ impl<'a> Merging<'a> {
         mistakes
     }
 
-    /// Checks for options about a missed goal if there is no goal or nothing to search, and for a reaction to
-    /// a proof if there is no proof.
+    /// Finds options about a missed goal without a goal or without anything to search, and a reaction to a
+    /// proof without a `holdback`.
     fn goal_that_contradicts(&self) -> Option<(Place<'a>, String, &'static str)> {
         let find = |is: fn(&Value) -> bool| self.asks.iter().find(|(asked, _)| is(&asked.value));
         let place = |(asked, file): &(&'a KeyValue, &'a PolicyFile)| (*file, asked.at.clone());
@@ -274,7 +274,7 @@ impl<'a> Merging<'a> {
         })
     }
 
-    /// Checks for timeouts that contradict each other, as far as this does not depend on the host.
+    /// Finds timeouts that contradict each other on any host.
     fn contradiction(&self) -> Option<(Place<'a>, String)> {
         let (mut defer, mut flush, mut suspend) = (None, None, None);
         for (asked, _) in &self.asks {
@@ -309,7 +309,7 @@ impl<'a> Merging<'a> {
     }
 }
 
-/// Whether a key adjusts its section's policy.
+/// Returns whether a key adjusts its section's policy.
 fn details_a_policy(value: &Value) -> bool {
     matches!(
         value,
@@ -326,7 +326,7 @@ fn origin(file: &PolicyFile, at: usize) -> String {
 }
 
 impl MergedSection {
-    /// The section's header in a policy file, without brackets: `device.eth0`.
+    /// Returns the section's header in a policy file, without brackets: `device.eth0`.
     pub fn header(&self) -> String {
         if self.kind == SectionKind::Daemon {
             return self.kind.word().to_owned();

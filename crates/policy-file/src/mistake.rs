@@ -10,9 +10,9 @@ use model::legible::shortened;
 pub struct Mistake {
     /// The file's name.
     pub file: String,
-    /// The line, from 1.
+    /// The line number, starting at 1.
     pub line: usize,
-    /// The column in characters, from 1.
+    /// The column in characters, starting at 1.
     pub column: usize,
     /// The mistake, in one sentence.
     pub message: String,
@@ -27,8 +27,8 @@ pub struct Mistake {
 /// The maximum number of characters of a line that are shown.
 const DRAWN_CHARS_MAX: usize = 160;
 
-/// The positions at which the lines of a text start. They are computed once, because searching a byte's line
-/// each time would be slow.
+/// The positions at which the lines of a text start. They are computed once, because searching the line of
+/// each byte would be slow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineIndex {
     starts: Vec<usize>,
@@ -41,7 +41,7 @@ impl LineIndex {
         Self { starts: std::iter::once(0).chain(after).collect() }
     }
 
-    /// The number of the line that contains this byte, from 1.
+    /// Returns the number of the line that contains this byte, starting at 1.
     pub fn number(&self, at: usize) -> usize {
         self.starts.partition_point(|start| *start <= at)
     }
@@ -112,7 +112,7 @@ impl Mistake {
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gutter = self.line.to_string().len();
-        // A long line is cut on the left, so that the marked place stays visible.
+        // A long line is cut on the left, so that the underlined text stays visible.
         let skip = self.column.saturating_sub(DRAWN_CHARS_MAX / 2);
         let cut = if skip > 0 { "…" } else { "" };
         let drawn: String = self.text.chars().skip(skip).take(DRAWN_CHARS_MAX).map(visible).collect();
@@ -143,7 +143,7 @@ fn visible(c: char) -> char {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistakes(pub Vec<Mistake>);
 
-/// The maximum number of mistakes that are shown. The number of the others is printed.
+/// The maximum number of mistakes to show. For the others, only their number is printed.
 const DRAWN_MAX: usize = 20;
 
 impl fmt::Display for Mistakes {

@@ -1,8 +1,8 @@
 //! Finds the name that the user probably meant.
 
-/// The candidate that is closest to a word; `None` if none is close. At most a third of the letters may
-/// differ, unless the candidate begins with the word. Two swapped letters are one difference. `-` instead of
-/// `_`, and a letter in the other case, are none.
+/// Returns the candidate that is closest to a word; `None` if none is close. At most a third of the letters
+/// may differ, unless the candidate begins with the word. Two swapped letters count as one difference; `-`
+/// instead of `_`, or a letter in the other case, as none.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |text: &str| text.to_lowercase().replace('-', "_");
     let word = plain(word);
@@ -20,7 +20,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     near.min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate)
 }
 
-/// Longer words are not misspelt keys, so they are not compared.
+/// The maximum length of a word to compare. A longer word is not a misspelt key.
 const WORD_CHARS_MAX: usize = 64;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Formats the value of a device's setting in the syntax of policy files.
+//! Formats the value of a device setting in the syntax of policy files.
 
 use model::nic::NicRequest;
 

@@ -39,7 +39,7 @@ pub struct Section {
     pub kind: SectionKind,
     /// The section's name; empty for `[daemon]`.
     pub name: String,
-    /// The bytes of the section's name in the text.
+    /// The position of the section's name in the text, in bytes.
     pub at: Range<usize>,
     /// The values, in the order of the text.
     pub asks: Vec<KeyValue>,
@@ -50,7 +50,7 @@ pub struct Section {
 pub struct KeyValue {
     /// Key and value.
     pub value: Value,
-    /// The bytes of the value.
+    /// The position of the value in the text, in bytes.
     pub at: Range<usize>,
 }
 
@@ -103,7 +103,7 @@ pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
             reader.wrong(at, error.message(), None);
             continue;
         }
-        // If a section occurs twice, its keys may occur twice, too: report only the section.
+        // If a section occurs twice, so may its keys; report only the section.
         if within.as_ref().is_some_and(|section| section.contains(&at.start)) {
             continue;
         }
@@ -135,7 +135,8 @@ pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
 /// The TOML parser's message for a duplicate key or section.
 const DUPLICATE: &str = "duplicate key";
 
-/// The bytes from the header that contains this position to the next header; `None` if no header contains it.
+/// Returns the range of bytes from the header that contains this position to the next header; `None` if no
+/// header contains the position.
 fn section_at(text: &str, at: usize) -> Option<Range<usize>> {
     let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
     let header = text[start..at].trim_start().starts_with('[');
@@ -146,7 +147,8 @@ fn section_at(text: &str, at: usize) -> Option<Range<usize>> {
 /// Parses a setting from a command line: `rx-usecs=8`, `rx-gro=off`, `rps_cpus=0-3`.
 ///
 /// # Errors
-/// One line that says what is wrong, and names the most similar setting or the text to write instead.
+/// If the setting is invalid. The error is one line that says what is wrong, and names the most similar
+/// setting or the text to write instead.
 pub fn setting(text: &str) -> Result<NicRequest, String> {
     let Some((name, given)) = text.split_once('=') else {
         return Err(format!("`{text}` has no value: write NAME=VALUE, as in rx-usecs=8"));
@@ -233,8 +235,8 @@ impl Reader<'_> {
         sections
     }
 
-    /// Checks the name of a section. For devices, it must be the name of a device or a pattern for names; if
-    /// there is a `match`, any name is valid.
+    /// Checks the name of a section. A device section must have the name of a device or a pattern for names;
+    /// with a `match`, any name is valid.
     fn section_name(&mut self, kind: SectionKind, name: &Name<'_>, is_selected: bool) {
         let text = name.get_ref();
         let wrong = match kind {
@@ -259,8 +261,8 @@ impl Reader<'_> {
         asks
     }
 
-    /// Parses a key with its value, or a table of keys. Tables are not nested deeper than in the table of
-    /// keys.
+    /// Parses a key with its value, or a table of keys. Tables may be nested only as deeply as in the table
+    /// of keys.
     fn key(
         &mut self,
         kind: SectionKind,
@@ -272,7 +274,7 @@ impl Reader<'_> {
         let word = name.get_ref().as_ref();
         let path = table.map_or_else(|| word.to_owned(), |table| format!("{table}.{word}"));
         let inside = |key: &PolicyKey| key.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
-        // A table that is only allowed in other sections is reported as such.
+        // If a table is only allowed in other sections, the message says so.
         let is_table = KEYS.iter().any(|key| inside(key) && (table.is_none() || key.of.contains(&kind)));
         match value.get_ref().as_table() {
             Some(inner) if inner.is_empty() && matches!(path.as_str(), "guard" | "goal") => {
@@ -332,7 +334,7 @@ impl Reader<'_> {
     }
 }
 
-/// The names that are valid here: the keys of a section or of one of its tables, and the tables themselves.
+/// Returns the names that are valid in a section or in one of its tables: keys, and names of tables.
 fn names(kind: SectionKind, table: Option<&str>) -> Vec<&'static str> {
     let mut names = Vec::new();
     for key in KEYS.iter().filter(|key| key.of.contains(&kind)) {
@@ -349,12 +351,12 @@ fn names(kind: SectionKind, table: Option<&str>) -> Vec<&'static str> {
     names
 }
 
-/// An example key of a table.
+/// Returns an example key of a table.
 fn first_name(kind: SectionKind, table: &str) -> &'static str {
     names(kind, Some(table)).first().copied().unwrap_or("")
 }
 
-/// The help for a word that resembles no known word: the file may be for a newer version.
+/// Returns the help for a word that resembles no known word: the file may be for a newer version.
 fn or_later() -> Option<String> {
     Some(format!("this is netpolicy {}: a newer version may support it", env!("CARGO_PKG_VERSION")))
 }
@@ -363,7 +365,7 @@ fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -
     nearest(word, candidates).map(|name| format!("did you mean `{name}`?"))
 }
 
-/// The mistake in a value, and a help text.
+/// A message about a mistake in a value, and a help text.
 type Wrong = (String, Option<String>);
 
 /// Reads the value of a key.
@@ -565,7 +567,7 @@ fn span(name: &str, text: &str, positive: bool) -> Result<Nanoseconds, Wrong> {
     }
 }
 
-/// An example with the unit that was probably meant: `20sec` → `20s`.
+/// Returns an example with the unit that was probably meant: `20sec` → `20s`.
 fn nearest_unit(text: &str) -> Option<String> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(split);
@@ -592,7 +594,7 @@ fn in_seconds(text: &str) -> Option<String> {
     Some(format!("write \"{seconds}s\""))
 }
 
-/// The delivery mode that was probably meant, with the given number.
+/// Returns the delivery mode that was probably meant, with the given number.
 fn nearest_mode(text: &str) -> Option<String> {
     let word = text.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = &text[word.len()..];

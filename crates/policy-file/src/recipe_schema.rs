@@ -7,13 +7,13 @@ use serde_json::{Map, Value as Json, json};
 use crate::recipe_file::{ANY, CONDITIONS, MEASURED_ON_MAX, NUMBER_MAX, PAYS_FROM, WHEN};
 use crate::schema::{CPUS, DELIVERY, LAYOUT, SPAN};
 
-/// The name of the definition for a policy's entries for the whole host.
+/// The name of the schema definition for a policy's entries that apply to the whole host.
 const OF_THE_HOST: &str = "recipe";
 
-/// The name of the definition for a policy's entries for a driver or a case.
+/// The name of the schema definition for a policy's entries that apply to a driver or a case.
 const OF_A_DEVICE: &str = "device-recipe";
 
-/// The schema of recipe files.
+/// Returns the JSON Schema of recipe files.
 pub fn recipe_json_schema() -> Json {
     let names: Vec<&str> = PolicyName::ALL.map(PolicyName::as_str).into_iter().chain([ANY]).collect();
     let by_policy = |recipe: &str, beside: Option<(&str, Json)>| {
@@ -38,7 +38,7 @@ pub fn recipe_json_schema() -> Json {
     })
 }
 
-/// The schema of ladders, by policy.
+/// Returns the schema of ladders, by policy.
 fn ladders() -> Json {
     let mut rung = entry(Mechanism::Delivery);
     rung["properties"]["value"] = json!({ "type": "string", "pattern": *DELIVERY });
@@ -49,7 +49,7 @@ fn ladders() -> Json {
     json!({ "type": "object", "properties": policies, "additionalProperties": false })
 }
 
-/// The schema of the conditions of a case or of an entry in a ladder.
+/// Returns the schema of the conditions of a case or of an entry in a ladder.
 fn when() -> Json {
     let [driver, own_interrupts, epoll_napis] = CONDITIONS;
     json!({
@@ -64,7 +64,7 @@ fn when() -> Json {
     })
 }
 
-/// The schema of a policy's entries. Those for a driver or a case have no host-wide mechanisms.
+/// Returns the schema of a policy's entries. Entries for a driver or a case have no host-wide mechanisms.
 fn recipe(of_a_device: bool) -> Json {
     let mechanisms =
         Mechanism::all().filter(|mechanism| !of_a_device || !matches!(mechanism, Mechanism::Sysctl(_)));
@@ -98,7 +98,7 @@ fn entry(mechanism: Mechanism) -> Json {
     entry
 }
 
-/// The schemas of the values that a mechanism accepts, other than "keep".
+/// Returns the schemas of the values that a mechanism accepts, other than "keep".
 fn values(mechanism: Mechanism) -> Vec<Json> {
     let number = || json!({ "type": "integer", "minimum": 0, "maximum": NUMBER_MAX });
     let text = |pattern: &str| json!({ "type": "string", "pattern": pattern });
@@ -126,7 +126,7 @@ mod test {
     use super::*;
     use crate::{SHIPPED, parse_recipes};
 
-    /// Whether a schema accepts a value. For a text with a pattern, only the type is checked.
+    /// Returns whether a schema accepts a value. For a text with a pattern, only the type is checked.
     fn admits(schema: &Json, value: &Json) -> bool {
         let any = |of: &Json| of.as_array().is_some_and(|all| all.iter().any(|one| admits(one, value)));
         match schema["type"].as_str() {
@@ -198,7 +198,7 @@ mod test {
                 let value: Json = serde_json::from_str(sample).expect("a value");
                 let admitted = admits(&of["properties"]["value"], &value);
                 assert!(admitted || parse_recipes("10-site.toml", &text).is_err(), "{text}");
-                // The parser checks more rules than the pattern contains.
+                // For a text, the parser may reject what the pattern accepts, because it checks more rules.
                 let read = parse_recipes("10-site.toml", &text).is_ok();
                 assert!(read || !admitted || value.is_string(), "{text}");
             }

@@ -24,7 +24,7 @@ pub(crate) static DELIVERY: LazyLock<String> = LazyLock::new(|| {
 /// The pattern of a time span.
 pub(crate) const SPAN: &str = "^(0|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$";
 
-/// The pattern of a part of each second.
+/// The pattern of how much of each second to measure.
 pub(crate) const SAMPLE: &str = "^(0|off|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$";
 
 /// The pattern of a list of CPUs.
@@ -33,7 +33,7 @@ pub(crate) const CPUS: &str = "^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$";
 /// The pattern of a layout of queues, interrupts and CPUs.
 pub(crate) const LAYOUT: &str = "^(one-to-one|rx-per-core|local-numa|shared:[0-9]+|rx [0-9].*)$";
 
-/// The schema of policy files.
+/// Returns the JSON Schema of policy files.
 pub fn json_schema() -> Json {
     let mut kinds: Map<String, Json> = SectionKind::OF_TRAFFIC
         .into_iter()
@@ -77,7 +77,7 @@ fn section(kind: SectionKind) -> Json {
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
 
-/// A schema that accepts only an empty table. The keys are added later.
+/// Returns a schema that accepts only an empty table. The caller adds the keys.
 fn no_keys_yet() -> Json {
     json!({ "type": "object", "properties": {}, "additionalProperties": false })
 }
@@ -132,7 +132,7 @@ fn value(key: &PolicyKey) -> Json {
         }
     };
     let mut description = key.meaning.clone().into_owned();
-    // The pattern of a time span does not contain the range.
+    // The pattern of a time span does not restrict its range, so describe the range.
     if let KeyType::Within { least, most, .. } = key.takes {
         description += &format!(" From {least} to {most}.");
     }

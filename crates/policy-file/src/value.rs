@@ -51,7 +51,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The value's key, with its table: `goal.p99`.
+    /// Returns the value's key, with its table: `goal.p99`.
     pub const fn path(&self) -> &'static str {
         match self {
             Self::Policy(_) => "policy",

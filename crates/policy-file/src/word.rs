@@ -1,10 +1,10 @@
-//! A policy or a delivery mode, which one word can name.
+//! A word that is either a policy or a delivery mode.
 
 use model::{Budget, DeliveryMode, Intent, PolicyName};
 
 use crate::nearest::nearest;
 
-/// A policy or a delivery mode, which one word can name.
+/// A policy or a delivery mode, given by one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyWord {
     /// A policy for the traffic.
@@ -16,7 +16,8 @@ pub enum PolicyWord {
 /// Parses `latency` or `suspend20`.
 ///
 /// # Errors
-/// One sentence with the valid words, and the one that was probably meant.
+/// If the word is neither. The error is one sentence with the valid words, and the one that was probably
+/// meant.
 pub fn word(word: &str) -> Result<PolicyWord, String> {
     if let Ok(policy) = word.parse() {
         return Ok(PolicyWord::Policy(policy));
@@ -35,7 +36,7 @@ pub fn word(word: &str) -> Result<PolicyWord, String> {
 }
 
 impl PolicyWord {
-    /// Creates the request for a target.
+    /// Creates the request for a target, with this policy or delivery mode.
     pub fn intent(self, target: model::Target, origin: impl Into<String>, budget: Budget) -> Intent {
         let (policy, delivery) = match self {
             Self::Policy(policy) => (policy, None),

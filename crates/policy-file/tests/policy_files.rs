@@ -103,7 +103,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Mistakes that only show when files are merged, with examples.
+/// Mistakes that only appear when files are merged, with examples.
 const CONTRADICTIONS: &[(&str, &str)] = &[
     ("a_section_that_asks_for_nothing", "[device.eth0]\ncpus = \"0-3\"\n"),
     ("a_service_that_matches_nothing", "[service.cache]\npolicy = \"latency\"\n"),
