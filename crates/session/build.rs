@@ -33,21 +33,21 @@ fn collect(directory: &Path, words: &mut BTreeSet<String>) {
         let path = entry.path();
         let name = entry.file_name().to_string_lossy().into_owned();
         if path.is_dir() {
-            // Documents for people: no recording contains their words.
+            // Skip documents for people, because no recording contains their words.
             if name != "page" {
                 collect(&path, words);
             }
         } else if (name.ends_with(".rs") || name.ends_with(".toml")) && !name.contains("test") {
             let text = fs::read_to_string(&path).unwrap_or_default();
-            // Examples in tests contain names that are not netpolicy's own words.
+            // Skip examples in tests: they contain names that are not netpolicy's own words.
             let text = text.split("#[cfg(test)]").next().unwrap_or_default();
             for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
-                // Literals are every second part between quotes. An escaped quote only shifts which parts are
-                // read.
+                // The parts between quotes are alternately code and literals, so take every second part. An
+                // escaped quote would shift that, so remove it.
                 for literal in line.replace("\\\"", " ").split('"').skip(1).step_by(2) {
                     add(literal, words);
                 }
-                // A literal of several lines.
+                // Also read lines that are probably part of a literal of several lines.
                 if line.matches('"').count() % 2 == 1
                     || !line.contains('"') && !line.contains(['{', ';', '='])
                 {

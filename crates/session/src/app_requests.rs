@@ -14,7 +14,7 @@ use crate::services;
 use crate::source::HostSource;
 
 /// Adds the requests of applications in this namespace to a policy. Reports requests that are left out, and a
-/// store that cannot be read.
+/// request store that cannot be read.
 ///
 /// # Errors
 /// If `/proc` cannot be read.
@@ -44,8 +44,8 @@ pub fn joined(
     Ok(policy)
 }
 
-/// Adds to `host` the requests of its processes and of their sockets. A store that cannot be read is added to
-/// `host.unread`.
+/// Adds to `host` the requests of its processes and their sockets. If the request store cannot be read, adds
+/// that to `host.unread`.
 pub fn add_to(host: &mut Host, source: &dyn HostSource, store: &RequestStore) {
     match source.app_requests(store) {
         Ok(requests) => {
@@ -66,7 +66,7 @@ pub fn add_to(host: &mut Host, source: &dyn HostSource, store: &RequestStore) {
     }
 }
 
-/// The processes that have a request, or that hold a socket with a request.
+/// Returns the processes that have a request, or that hold a socket with a request.
 pub(crate) fn requesters(
     requests: &[AppRequest],
     source: &dyn HostSource,

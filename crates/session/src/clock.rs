@@ -1,24 +1,24 @@
-//! Reads the host's clocks for the journal: lower-level crates take time as an argument.
+//! Reads the host's clocks for the journal. Lower-level crates get the time as an argument.
 
 use std::sync::OnceLock;
 
 use apply::Moment;
 use linux::clock::{since_1970, since_boot};
 
-/// The current time, by the wall clock and since boot.
+/// Returns the current time, by the wall clock and since boot.
 pub fn now() -> Moment {
     Moment { unix_micros: since_1970().0 / 1_000, since_boot: since_boot() }
 }
 
-/// The current time in microseconds since 1970, based on the wall clock at the first call in this process.
-/// Setting the clock later does not affect it, so daily counts stay right.
+/// Returns the current time in microseconds since 1970, based on the wall clock at the first call in this
+/// process. Setting the clock later does not affect the result, so daily counts stay right.
 pub fn steady_unix_micros() -> u64 {
     static FIRST: OnceLock<Moment> = OnceLock::new();
     let now = now();
     steadied(*FIRST.get_or_init(|| now), now)
 }
 
-/// The time of `now`, based on the wall clock of `first`.
+/// Returns the time of `now`, based on the wall clock of `first`.
 const fn steadied(first: Moment, now: Moment) -> u64 {
     let passed = now.since_boot.0.saturating_sub(first.since_boot.0);
     first.unix_micros.saturating_add(passed / 1_000)

@@ -15,7 +15,7 @@ use crate::source::HostSource;
 pub struct Planned {
     /// The host at planning time.
     pub host: Host,
-    /// Which objects serve which request.
+    /// The objects that each request gets.
     pub placement: Placement,
     /// The desired settings, each with its value and reason.
     pub desired: Desired,
@@ -24,10 +24,11 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// The message for a plan without changes.
+    /// Returns the message for a plan without changes.
     ///
     /// # Errors
-    /// If this is unknown because a matching service that could not be inspected may be running.
+    /// If it is unknown whether the host matches the policy, because a matching service that could not be
+    /// inspected may be running.
     pub fn as_asked(&self) -> Result<&'static str, Fault> {
         let has = |runs| self.placement.parts.iter().any(|part| part.runs == runs);
         if has(ServiceState::NotKnown) {
@@ -42,8 +43,8 @@ impl Planned {
         })
     }
 
-    /// Whether each request only has a policy, and that policy resolves to the kernel's default delivery on
-    /// this host, as `latency` does on a veth.
+    /// Returns whether each request only has a policy, and that policy resolves to the kernel's default
+    /// delivery on this host, as `latency` does on a veth.
     pub fn wants_defaults(&self) -> bool {
         let parts = &self.placement.parts;
         !parts.is_empty()
@@ -73,7 +74,7 @@ impl From<NotInForce> for Fault {
     }
 }
 
-/// Plans what a policy changes on the host at this moment. Writes nothing.
+/// Plans what to change for a policy on the host at this moment. Changes nothing.
 ///
 /// # Errors
 /// If the host cannot be read, or the planner refuses.
@@ -108,7 +109,7 @@ pub fn plan_placed(placement: &Placement, host: &Host) -> Result<(Desired, Plan)
 }
 
 /// Plans a policy that names each of its devices, on an observed host. Both the commands and the daemon use
-/// it.
+/// this function.
 ///
 /// # Errors
 /// If the planner refuses.
@@ -126,20 +127,20 @@ pub fn plan_on(
 /// to existing objects can be checked.
 ///
 /// # Errors
-/// As for [`commit`]; nothing was changed.
+/// As for [`commit`]. Nothing was changed.
 pub fn refuse_second_stage(planned: &Planned, journal: &Journal, allow: Allow) -> Result<(), Fault> {
     if !planned.desired.first_stage || planned.plan.is_empty() {
         return Ok(());
     }
     let host = plan::after_first_stage(&planned.host, &planned.plan);
-    // If the planner refuses here, the reason may be queues that do not exist yet.
+    // A refusal by the planner may be due to queues that do not exist yet, so ignore it.
     let Ok((_, later)) = plan_placed(&planned.placement, &host) else { return Ok(()) };
     let refused = apply::refuse_early(&later, &mut Kernel::new(), journal, allow);
     refused.map_err(|error| Fault::from(NotInForce::Commit(error)))
 }
 
-/// Commits a plan and keeps it: permanently, or until a deadline unless it is confirmed. Returns `None` if
-/// there was nothing to commit.
+/// Commits a plan and keeps it, either permanently or, unless it is confirmed, until a deadline. Returns
+/// `None` if there was nothing to commit.
 ///
 /// # Errors
 /// If a setting cannot be written, read back or recorded. The error includes the state of the host.
@@ -189,7 +190,8 @@ pub fn hold(
 }
 
 /// Removes repeated changes of the same epoll from a plan. A forked process inherits the epolls of its
-/// parent, so one epoll has several names. After the first write, the others would find a changed value.
+/// parent, so one epoll has several names. After the first write, the repeated changes would find a changed
+/// value.
 pub fn without_inherited(plan: Plan) -> Plan {
     let mut seen: Vec<EpollId> = Vec::new();
     let steps = plan.steps.into_iter().filter(|step| {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 /// The result of a command. The table in `docs/reference/exit-codes.md` is generated from this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// 0: done, or no drift.
+    /// 0: done, or nothing to change and no drift.
     Done,
     /// 1: failed.
     Failed,
@@ -17,7 +17,7 @@ pub enum Exit {
     RolledBack,
     /// 5: the rollback is incomplete; the undo script's path was printed.
     NotRestored,
-    /// 6: not supported here.
+    /// 6: not supported by this host.
     Unsupported,
     /// 7: refused by a safety rule.
     Refused,
@@ -38,7 +38,7 @@ impl Exit {
         Self::Refused,
     ];
 
-    /// The meaning, as Markdown.
+    /// Returns the meaning of the exit code, as Markdown.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "Done. `plan` and `verify`: nothing to change, no drift. `doctor`: no problems.",
@@ -76,7 +76,7 @@ impl Exit {
         }
     }
 
-    /// The resulting state of the host, as Markdown.
+    /// Returns the resulting state of the host, as Markdown.
     pub const fn host(self) -> &'static str {
         match self {
             Self::Done => "as asked",
@@ -94,7 +94,7 @@ impl Exit {
         }
     }
 
-    /// The exit code with this number, which a daemon has reported.
+    /// Returns netpolicy's exit code with this number, as reported by a daemon.
     pub const fn of(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::Done,

@@ -1,5 +1,5 @@
 //! Ends trials that were not confirmed by their deadline, or whose program was killed, if their guard process
-//! has not done so.
+//! has not ended them.
 
 use apply::{Expiry, Journal, Knobs, RollBackError, Transaction};
 use linux::Kernel;
@@ -18,17 +18,19 @@ pub enum Who {
     Guard,
 }
 
-/// Rolls back every trial that has expired or whose program has exited, and reports it. Every command that
-/// reads or changes the host calls this first, so that a trial ends even if its guard was killed.
+/// Rolls back every trial that has expired or whose program has exited, and reports each rollback. Every
+/// command that reads or changes the host calls this first, so that a trial ends even if its guard process
+/// was killed.
 ///
 /// # Errors
-/// If the journal cannot be read, unless this user lacks the permission. Otherwise the error of the first
-/// trial that cannot be rolled back; the other trials are rolled back anyway.
+/// If the journal cannot be read, unless the reason is that this user lacks the permission. Otherwise, the
+/// error of the first trial that cannot be rolled back; the other trials are rolled back nevertheless.
 pub fn roll_back_expired(session: &Session, operator: &dyn Operator, who: Who) -> Result<(), Fault> {
     roll_back_expired_by(&mut Kernel::new(), session, operator, who)
 }
 
-/// Like [`roll_back_expired`], with a kernel that may hold the last references to namespaces.
+/// Like [`roll_back_expired`], but with the caller's kernel handle, which may hold the last references to
+/// namespaces.
 ///
 /// # Errors
 /// As for [`roll_back_expired`].
@@ -41,7 +43,7 @@ pub fn roll_back_expired_by<K: Knobs>(
     let journal = session.journal()?;
     let history = match journal.history() {
         Ok(history) => history,
-        // A user who cannot read the journal did not create it.
+        // A user who may not read the journal has no trial in it.
         Err(error) if who == Who::Anybody && error.is_denied() => return Ok(()),
         Err(error) => return Err(error.into()),
     };
@@ -58,7 +60,7 @@ pub fn roll_back_expired_by<K: Knobs>(
             match journal.roll_back(name, kernel, clock::now()) {
                 Ok(undone) => operator
                     .say(&format!("{name} was on trial, and its program exited: rolled back. {undone}")),
-                // The transaction's guard process has already decided it.
+                // The transaction's guard process has already confirmed or undone it.
                 Err(RollBackError::NothingToUndo { .. }) => {}
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -74,8 +76,8 @@ pub fn roll_back_expired_by<K: Knobs>(
     failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// Whether the program of this trial exited before it confirmed or rolled back the trial. A guard also
-/// resumes a partial rollback, because it retries.
+/// Returns whether the program of this trial exited before it confirmed or rolled back the trial. A guard
+/// process also resumes a partial rollback, because it retries.
 fn is_left_on_trial(journal: &Journal, transaction: &Transaction, who: Who) -> bool {
     let deadline = match who {
         Who::Anybody => transaction.deadline(),

@@ -11,7 +11,7 @@ use crate::searches::RolledBackRequest;
 use crate::verify::{InForce, in_force};
 use crate::{Fault, Session, app_requests, cycle};
 
-/// Returns the reasons for the settings of an object; of all objects if `asked` is empty.
+/// Returns the reasons for the settings of an object, or of all objects if `asked` is empty.
 ///
 /// # Errors
 /// If the policy files have mistakes, or the host or the journal cannot be read.
@@ -52,7 +52,7 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
     }
     let is_object = |object: &Object| is_within(&object.to_string(), asked) || of_target.contains(object);
     let mut names = source.device_names();
-    // The device may have been renamed since the change: accept its present name, too.
+    // The device may have been renamed since the change, so accept its present name, too.
     let mut is_renamed = |object: &Object| {
         let Some(device) = object.device() else { return false };
         let name = names.present_name(device).filter(|name| name != device.name.as_str());
@@ -80,7 +80,7 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
     Ok(report)
 }
 
-/// Whether a request's target is the requested device or service, in the spelling of policy files:
+/// Returns whether a request's target is the device or service in question, in the spelling of policy files:
 /// `memcached`, `service.memcached`.
 fn is_named(target: &Target, asked: &str) -> bool {
     let (section, name) = match target {
@@ -91,7 +91,8 @@ fn is_named(target: &Target, asked: &str) -> bool {
     asked.strip_prefix(section).unwrap_or(asked) == *name
 }
 
-/// Whether an object is the requested one or a part of it: `eth0 rx-0` belongs to `eth0`, but not to `eth`.
+/// Returns whether an object is the one in question or a part of it: `eth0 rx-0` belongs to `eth0`, but not
+/// to `eth`.
 fn is_within(object: &str, asked: &str) -> bool {
     let rest = object.strip_prefix(asked);
     asked.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '[']))

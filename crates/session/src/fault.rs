@@ -25,7 +25,7 @@ pub struct Fault {
     pub cause: Box<dyn Error + Send + Sync>,
     /// The resulting state of the host.
     pub host: HostState,
-    /// A remedy for the operator.
+    /// A hint for the operator on how to proceed.
     pub hint: Option<String>,
 }
 
@@ -34,7 +34,7 @@ pub struct Fault {
 pub enum HostState {
     /// No setting was written.
     Unchanged,
-    /// The faulty part of the request was skipped, and the command continued.
+    /// The faulty part of the request was skipped, and the rest was carried out.
     LeftOut,
     /// The request was completed before the error occurred.
     Done,
@@ -57,7 +57,7 @@ impl Fault {
         Self { exit, cause: cause.into(), host: HostState::Unchanged, hint: None }
     }
 
-    /// Creates a failure with the general exit code that changed nothing.
+    /// Creates a failure that changed nothing, with the general exit code.
     pub fn failed(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(Exit::Failed, cause)
     }
@@ -74,10 +74,10 @@ impl Fault {
         self
     }
 
-    /// Creates a refusal by the planner, with the parts of the host that could not be read, because they may
-    /// be the cause.
+    /// Creates a refusal by the planner. It lists the parts of the host that could not be read, because they
+    /// may be the cause.
     pub fn refused(refusal: Refusal, host: &Host) -> Self {
-        // A process that could not be read does not explain why another process was refused.
+        // A process that could not be read does not explain the refusal of another process.
         let related = |unread: &&Unread| {
             refusal.kind == RefusalKind::Missing
                 && unread.process().is_none_or(|pid| refusal.object == format!("task {pid}"))
@@ -89,7 +89,7 @@ impl Fault {
         Self::refused_with(refusal, unread)
     }
 
-    /// Creates a refusal from before the host was observed.
+    /// Creates a refusal that was made before the host was observed.
     pub fn refused_early(refusal: Refusal) -> Self {
         Self::refused_with(refusal, Vec::new())
     }
@@ -110,30 +110,31 @@ impl Fault {
         }
     }
 
-    /// The exit code for this failure to commit.
+    /// Returns the exit code for this failure to commit.
     pub fn exit_of(fault: &CommitFault<KernelError>) -> Exit {
         end_of(fault).0
     }
 
-    /// Whether a retry may succeed: an object has disappeared, and the host is unchanged.
+    /// Returns whether a retry may succeed: the failure is a general one, and the host is unchanged or
+    /// restored.
     pub fn is_passing(&self) -> bool {
         self.exit == Exit::Failed && matches!(self.host, HostState::Unchanged | HostState::Restored)
     }
 
-    /// Whether the kernel refused for lack of privileges.
+    /// Returns whether the kernel refused for lack of privileges.
     pub fn is_denied(&self) -> bool {
         self.hint.as_deref() == Some(privileges())
     }
 
-    /// Sets another state of the host.
+    /// Replaces the resulting state of the host.
     #[must_use]
     pub fn leaving(mut self, host: HostState) -> Self {
         self.host = host;
         self
     }
 
-    /// Adapts the failure of one rollback in a series: earlier ones have succeeded, and these transactions
-    /// are still in force.
+    /// Adapts the failure of one rollback in a series: earlier rollbacks have succeeded, and these
+    /// transactions are still in force.
     #[must_use]
     pub fn part_way(self, in_force: &[TransactionName]) -> Self {
         if matches!(self.host, HostState::NotRestored { .. }) {
@@ -150,7 +151,8 @@ impl Fault {
 }
 
 impl HostState {
-    /// The state of the host after an undo. `undo` is the script for the settings that are not restored.
+    /// Returns the state of the host after an undo. `undo` is the script for the settings that are not
+    /// restored.
     pub fn after_undo(host: apply::UndoState, undo: Option<PathBuf>) -> Self {
         match host {
             apply::UndoState::Unchanged => Self::Unchanged,
@@ -250,7 +252,7 @@ impl From<KeepError> for Fault {
     }
 }
 
-/// The exit code and the hint for a failure to commit.
+/// Returns the exit code and the hint for a failure to commit.
 fn end_of(fault: &CommitFault<KernelError>) -> (Exit, Option<&'static str>) {
     match fault {
         CommitFault::Irreversible(_) => {
@@ -276,7 +278,7 @@ fn exit_of(error: &KernelError) -> Exit {
     match error.cause {
         Cause::Absent { .. } => Exit::Unsupported,
         Cause::ReadBack { .. } => Exit::RolledBack,
-        // The kernel refused, or the object has changed.
+        // In all other cases, the kernel refused, or the object has changed.
         _ => Exit::Failed,
     }
 }
@@ -288,7 +290,7 @@ const UNREAD_MAX: usize = 3;
 const UNREADABLE: &str = "run that script: it restores everything that it can, and marks the transaction as undone. Without a script, or \
                           once you have restored the settings yourself, remove its directory from the journal";
 
-/// The privileges that changing a host requires, worded for the user of this process.
+/// Describes the privileges that changing a host requires, for the user of this process.
 pub fn privileges() -> &'static str {
     static CONFINED: OnceLock<Option<String>> = OnceLock::new();
     let confined = CONFINED.get_or_init(|| {
@@ -348,7 +350,7 @@ mod test {
             (Exit::NotRestored, HostState::NotRestored { stuck, undo: None })
         );
         assert_eq!(refused().part_way(&[]).host, HostState::Restored);
-        // The state with the settings that could not be restored is more specific, so it is kept.
+        // A state that lists the settings that could not be restored is more specific, so it is kept.
         let stuck = HostState::NotRestored { stuck: vec!["eth0 rx-0".to_owned()], undo: None };
         assert_eq!(refused().leaving(stuck.clone()).part_way(&[name]).host, stuck);
     }

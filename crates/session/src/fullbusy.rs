@@ -1,12 +1,12 @@
-//! Busy-polling modes that need a limit on the application's `epoll_wait` timeout, which cannot be set from
-//! outside.
+//! Handles busy-polling modes that need a limit on the application's `epoll_wait` timeout, which cannot be
+//! set from outside.
 
 use model::{DeliveryMode, Intent, Nanoseconds, Policy};
 
 use crate::exit::Exit;
 use crate::fault::Fault;
 
-/// The maximum `epoll_wait` timeout of this request; `None` for no limit.
+/// Returns the maximum `epoll_wait` timeout of this request; `None` for no limit.
 pub fn epoll_wait_cap(intent: &Intent) -> Option<Nanoseconds> {
     intent.delivery.and_then(|mode| mode.params().epoll_wait_cap)
 }
@@ -16,8 +16,8 @@ pub fn sleeps(cap: Nanoseconds) -> String {
     if cap.is_zero() { "never sleeps".to_owned() } else { format!("sleeps no longer than {cap}") }
 }
 
-/// Refuses a mode that limits the timeout of `epoll_wait`, unless it was requested through `netpolicy run`:
-/// such a mode cannot be applied to running applications.
+/// Refuses a mode that limits the timeout of `epoll_wait` and was not requested through `netpolicy run`,
+/// because such a mode cannot be applied to running applications.
 ///
 /// # Errors
 /// If the policy has such a mode. The error says why it is impossible, and names the alternatives.

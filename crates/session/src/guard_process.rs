@@ -35,21 +35,20 @@ const NAP_MAX: Duration = Duration::from_secs(10);
 /// How often the guard of a trial checks whether the trial was confirmed or rolled back.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The delay before a failed rollback is retried, and the maximum number of attempts. Another netpolicy
-/// process may hold the journal's lock, or may be stopped. With the wait for that lock, all attempts together
-/// take more than an hour.
+/// The delay before a failed rollback is retried. Another netpolicy process may hold the journal's lock, or
+/// may be stopped. Including the wait for that lock, all attempts together take more than an hour.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const ATTEMPTS_MAX: u32 = 1_000;
 
-/// The maximum number of attempts if another process waits for the guard to exit: systemd does after it has
-/// stopped the daemon. The attach service may restart meanwhile.
+/// The maximum number of attempts while another process waits for the guard to exit, as systemd does after it
+/// has stopped the daemon. The attach service may restart meanwhile.
 const ATTEMPTS_AT_ONCE: u32 = 20;
 
 /// The parameters of a guard process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardParams {
-    /// The deadline, as time since boot. Zero means to restore immediately the trials that other programs
-    /// have left behind.
+    /// The deadline, as time since boot. Zero means that the guard immediately restores the trials that other
+    /// programs have left behind.
     pub deadline: Nanoseconds,
     /// Descriptors of the namespaces that the trial changes.
     pub holding: Vec<i32>,
@@ -58,12 +57,13 @@ pub struct GuardParams {
 }
 
 /// A guard process that restores this program's settings after this program exits, for whatever reason. If
-/// this value is dropped, the guard restores them as soon as this program releases the journal.
+/// this value is dropped, the guard process restores the settings as soon as this program releases the
+/// journal.
 #[derive(Debug)]
 pub struct Guardian {
-    /// The process; `None` once it has exited.
+    /// The guard process; `None` once it has exited.
     guard: Option<Child>,
-    /// The end of a pipe that closes when this program exits.
+    /// This program's end of a pipe, which closes when this program exits.
     ours: Option<OwnedFd>,
 }
 
@@ -100,15 +100,15 @@ impl Drop for Guardian {
     }
 }
 
-/// Starts a guard for a deadline, and waits until it no longer depends on this process. The caller then makes
-/// the first write, so a trial always has a guard. The guard holds these namespaces open, because the names
-/// and processes that refer to them may disappear before the deadline.
+/// Starts a guard for a deadline, and waits until the guard no longer depends on this process. The caller
+/// makes the first write only after that, so a trial always has a guard. The guard holds these namespaces
+/// open, because the names and processes that refer to them may disappear before the deadline.
 ///
 /// `until_closed` is a pipe whose other end closes when this program exits, for whatever reason. The guard
 /// then restores the settings that this program has left behind.
 ///
 /// # Errors
-/// If it cannot be started.
+/// If the guard cannot be started.
 pub fn start(
     session: &Session,
     deadline: Nanoseconds,
@@ -150,7 +150,7 @@ pub fn start(
     Err(Fault::failed("the guard of the trial did not start").hint(format!("see {}", log.display())))
 }
 
-/// Sets whether processes started from now on inherit these descriptors.
+/// Sets whether processes that are started later inherit these descriptors.
 fn are_inherited(descriptors: &[BorrowedFd<'_>], inherited: bool) -> Result<(), Fault> {
     let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
     for descriptor in descriptors {
@@ -179,14 +179,14 @@ fn log(state_dir: &Path) -> Result<File, Fault> {
 }
 
 /// Waits for the deadline, and then rolls back the trial if it is not confirmed. Exits within a second after
-/// the trial has been confirmed or has ended otherwise, or after its journal was deleted.
+/// the trial was confirmed or ended in another way, or after its journal was deleted.
 ///
-/// If the guard has a program to watch, signals do not end it. A signal that stops a unit or a session
+/// If the guard has a program to watch, signals do not end the guard. A signal that stops a unit or a session
 /// reaches all its processes: the guarded program then rolls back by itself, or the guard notices its exit. A
 /// trial without such a program is rolled back on SIGTERM and SIGINT, as at its deadline.
 ///
 /// # Errors
-/// If settings cannot be restored; the error lists them.
+/// If settings cannot be restored. The error lists them.
 pub fn run(
     watch: &GuardParams,
     session: &Session,
@@ -203,13 +203,13 @@ pub fn run(
     let held = held.collect::<Result<Vec<_>, _>>()?;
     let mut kernel = Kernel::new().holding(held);
     let deadline = watch.deadline;
-    // With a deadline of zero, no process waits for the announcement: the guard restores the trials of other
-    // programs.
+    // With a deadline of zero, no process waits for the announcement, because the guard restores the trials
+    // of other programs.
     if deadline != Nanoseconds::ZERO {
         announce().map_err(|error| Fault::file("the pipe to `try`", error))?;
     }
     let journal = session.journal()?;
-    // Some FUSE file systems do not count links.
+    // Ignore a directory that has no links from the start: some FUSE file systems do not count links.
     let directory = File::open(&session.state_dir).ok().filter(|directory| !has_no_links(directory));
     let (mut trial, mut is_to_end) = (None, false);
     loop {
@@ -222,8 +222,8 @@ pub fn run(
                 if is_closed(pipe, left.min(NAP_MAX))? {
                     return put_back(Left::By(program), deadline, &mut kernel, session, operator);
                 }
-                // A program that was killed while stopped may have left the settings of a window in force. If
-                // this fails, it is retried in the next iteration.
+                // If the program was killed while it was stopped, it may have left the settings of a window
+                // in force. A failure to restore them is retried in the next iteration.
                 let _until_next_time = roll_back_expired_by(&mut kernel, session, operator, Who::Anybody);
             }
             None => {
@@ -234,7 +234,7 @@ pub fn run(
                     return Ok(Exit::Done);
                 }
                 is_to_end |= is_asked_to_end(&mut signals);
-                // If the trial is not in the journal yet, it will be soon.
+                // A trial that is not in the journal yet will be soon, so wait for it.
                 if is_to_end && trial.is_some() {
                     return put_back(Left::Terminated, deadline, &mut kernel, session, operator);
                 }
@@ -254,13 +254,14 @@ pub fn run(
     last.map(|()| Exit::Done)
 }
 
-/// Whether any of the received signals asks this process to end. A hang-up is no such signal.
+/// Returns whether any received signal asks this process to end. A hang-up does not.
 fn is_asked_to_end(signals: &mut Signals) -> bool {
     std::iter::from_fn(|| signals.take()).any(|arrived| arrived.signal != Signal::HangUp)
 }
 
-/// Whether the directory at this path was deleted. If it was only moved, or its file system unmounted, it
-/// still has links. If it was copied before it was deleted, the copy is at the path.
+/// Returns whether the directory at this path was deleted. A directory that was only moved, or whose file
+/// system was unmounted, still has links. If the directory was copied before it was deleted, the copy is at
+/// the path.
 fn is_deleted(directory: &File, path: &Path) -> bool {
     has_no_links(directory) && matches!(path.try_exists(), Ok(false))
 }
@@ -269,11 +270,11 @@ fn has_no_links(directory: &File) -> bool {
     rustix::fs::fstat(directory).is_ok_and(|stat| stat.st_nlink == 0)
 }
 
-/// Whether the trial with this deadline has been confirmed or has ended. Returns false if it is not in the
-/// journal yet, and while the journal is unreadable or missing.
+/// Returns whether the trial with this deadline was confirmed or has ended. Returns false if the trial is not
+/// in the journal yet, and while the journal is unreadable or missing.
 fn is_settled(journal: &Journal, deadline: Nanoseconds, trial: &mut Option<TransactionName>) -> bool {
     if trial.is_none() {
-        // The guard starts before the trial, which may have ended already. No other trial has the same
+        // The guard starts before the trial, which may already have ended. No other trial has the same
         // deadline to the nanosecond.
         let is_own = |transaction: &&Transaction| transaction.begin().asked.deadline == Some(deadline);
         let history = journal.history().unwrap_or_default();
@@ -300,10 +301,10 @@ fn is_closed(pipe: i32, most: Duration) -> Result<bool, Fault> {
     }
 }
 
-/// The transactions to roll back before their deadline.
+/// Which transactions to roll back before their deadline.
 #[derive(Clone, Copy, Debug)]
 enum Left {
-    /// Those of a program that exited before it could roll them back.
+    /// The transactions of a program that exited before it could roll them back.
     By(Pid),
     /// The trial of this guard, which was asked to end.
     Terminated,
@@ -312,7 +313,7 @@ enum Left {
 /// Rolls back what a program has left behind, as its guard does, but without retrying.
 ///
 /// # Errors
-/// If a transaction cannot be rolled back. Older ones are then left as they are.
+/// If a transaction cannot be rolled back. Older transactions are then left as they are.
 pub fn restore_left_by<K: Knobs>(program: Pid, journal: &Journal, kernel: &mut K) -> Result<(), Fault> {
     put_back_once(Left::By(program), Nanoseconds::ZERO, journal, kernel, &Silent)
 }
@@ -356,7 +357,7 @@ fn put_back_once<K: Knobs>(
         let is_its = (is_owned && !is_to_stay) || one.deadline() == Some(deadline);
         is_its && one.standing().is_live()
     };
-    // The program's pipe may close shortly before its lock is released. The rollback is then refused, and
+    // The program's pipe may close shortly before its lock is released. The rollback is then refused and
     // retried.
     for transaction in history.transactions.iter().rev().filter(is_left) {
         let name = transaction.name();

@@ -1,4 +1,5 @@
-//! Measures what policy `power` changes: the residency of CPUs in each idle state, before and after.
+//! Measures the effect of policy `power`: the residency of CPUs in each idle state, before and after the
+//! change.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use model::{Policy, PolicyName};
 
 use crate::operator::Operator;
 
-/// How long idle states are measured before and after.
+/// How long to measure idle states before and after the change.
 const WATCHED: Duration = Duration::from_secs(2);
 
 /// The residency in idle states before a change, for policies that are judged by it.
@@ -16,7 +17,7 @@ pub(crate) struct IdleComparison {
 }
 
 impl IdleComparison {
-    /// Measures for a while if any request is for `power`. Reports if the machine has no idle states.
+    /// Measures for a while if any request is for `power`. If the machine has no idle states, reports that.
     pub(crate) fn before(policy: &Policy, operator: &dyn Operator) -> Self {
         let asked = policy.intents.iter().any(|intent| intent.policy == PolicyName::Power);
         let before = if asked { watched(operator) } else { None };
@@ -33,7 +34,7 @@ impl IdleComparison {
     }
 }
 
-/// The present residency in idle states, as text.
+/// Measures the residency in idle states, and returns it as text.
 fn watched(operator: &dyn Operator) -> Option<String> {
     let first = match IdleTimes::now() {
         Ok(Some(first)) => first,

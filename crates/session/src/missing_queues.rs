@@ -1,4 +1,4 @@
-//! Queues that were removed together with their settings, and the commands that restore both.
+//! Finds queues that were removed together with their settings, and the commands that restore both.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use apply::{Knobs, Stuck, TransactionName};
 use linux::{Cause, Kernel, KernelError, Netns};
 use model::{ChannelKind, DeviceId, NicKnob, Object, Setting, quoted};
 
-/// The commands that recreate the queues of these settings and then roll back; `None` if all these queues
-/// exist.
+/// Returns the commands that recreate the queues of these settings and then roll back; `None` if all these
+/// queues exist.
 pub fn recovery_commands<'s>(
     stuck: impl IntoIterator<Item = &'s Stuck>,
     transactions: &[TransactionName],
@@ -52,7 +52,7 @@ fn has_combined(kernel: &mut Kernel, device: DeviceId) -> bool {
     matches!(read.as_deref(), Ok([Setting::Nic(_, NicKnob::Channels(_, 1..))]))
 }
 
-/// The prefix of a command for a device in another namespace.
+/// Returns the prefix of a command for a device in another namespace.
 fn inside(device: DeviceId) -> String {
     if Netns::is_current(device.netns) {
         return String::new();

@@ -12,20 +12,20 @@ pub trait Operator {
     /// Shows a message, but only with -v.
     fn detail(&self, sentence: &str);
 
-    /// Shows the changes that are about to be committed, as data.
+    /// Shows, as data, the changes that are about to be committed.
     ///
     /// # Errors
-    /// If they cannot be written to the requested output.
+    /// If the changes cannot be written to the requested output.
     fn plan(&self, plan: &Plan) -> Result<(), Fault>;
 
-    /// Shows an event of an object, as data.
+    /// Shows, as data, an event of an object.
     ///
     /// # Errors
     /// As for [`Operator::plan`].
     fn event(&self, what: &'static str, object: Object, words: String) -> Result<(), Fault>;
 }
 
-/// Ignores all reports: for a session that only answers a query.
+/// Drops all reports, for a session that only answers a query.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 

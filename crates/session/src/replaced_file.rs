@@ -14,7 +14,7 @@ use crate::trusted_path;
 pub enum Durability {
     /// The contents are on disk before the file is renamed.
     Synced,
-    /// The kernel writes the contents at any later time.
+    /// The kernel writes the contents to disk at some later time.
     Unsynced,
 }
 
@@ -49,7 +49,7 @@ fn replace(
     let mut unfinished = name.to_owned();
     unfinished.push(suffix);
     if leftover == Leftover::Removed {
-        // A process that was killed may have left this file behind.
+        // Remove the file that a killed process may have left behind.
         match unlinkat(&directory, Path::new(&unfinished), AtFlags::empty()).map_err(io::Error::from) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -66,7 +66,7 @@ fn replace(
     };
     let written = write();
     if written.is_err() {
-        // Report only the first failure.
+        // Ignore a failure to remove the file, because the first failure is reported.
         let _ = unlinkat(&directory, Path::new(&unfinished), AtFlags::empty());
     }
     written

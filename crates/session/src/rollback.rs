@@ -1,4 +1,4 @@
-//! Rolls back transactions, and reports a rollback that ends halfway.
+//! Rolls back transactions, and reports a rollback that ended halfway.
 
 use apply::{Journal, RollBackError, TransactionName, Undone};
 use linux::Kernel;
@@ -15,8 +15,8 @@ pub fn roll_back(name: TransactionName, journal: &Journal) -> Result<Undone, Fau
     Ok(journal.roll_back(name, &mut Kernel::new(), clock::now())?)
 }
 
-/// The failure of a rollback of all the daemon's settings that ended halfway, with the transactions that are
-/// still in force.
+/// Creates the failure of a rollback of all the daemon's settings that ended halfway, with the transactions
+/// that are still in force.
 pub fn unfinished(error: RollBackError, undone: &[(TransactionName, Undone)], journal: &Journal) -> Fault {
     let fault = Fault::from(error);
     if undone.is_empty() {

@@ -1,5 +1,6 @@
-//! Stores the standing proofs, and the results of searches for services that miss their goals, next to the
-//! journal. The daemon writes these files, and all commands read them for planning.
+//! Stores the results of searches for services that miss their goals, and those of measurements of services
+//! with a `holdback`, next to the journal. The daemon writes these files, and all commands read them for
+//! planning.
 
 use std::fmt;
 use std::fs;
@@ -18,12 +19,12 @@ use crate::session::Session;
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
 impl Session {
-    /// The path of the file.
+    /// Returns the path of the file with the results of searches.
     pub fn searches_file(&self) -> PathBuf {
         self.state_dir.join("searches.json")
     }
 
-    /// The results of searches; empty if there is no such file.
+    /// Returns the results of searches; empty if there is no such file.
     ///
     /// # Errors
     /// If the file cannot be read, or is not in the daemon's format.
@@ -34,17 +35,17 @@ impl Session {
     /// Stores the results atomically: if the process is killed, either the old or the new file exists.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn keep_searches(&self, searches: &Searches) -> std::io::Result<()> {
         replace_file(&self.searches_file(), 0o644, &serde_json::to_vec(searches)?, Durability::Synced)
     }
 
-    /// The path of the file with the standing proofs.
+    /// Returns the path of the file with the results of measurements of services with a `holdback`.
     pub fn proofs_file(&self) -> PathBuf {
         self.state_dir.join("proofs.json")
     }
 
-    /// The standing proofs; empty if there is no such file.
+    /// Returns the results of measurements of services with a `holdback`; empty if there is no such file.
     ///
     /// # Errors
     /// If the file cannot be read, or is not in the daemon's format.
@@ -55,16 +56,16 @@ impl Session {
         stored(&self.proofs_file())
     }
 
-    /// Stores the standing proofs atomically.
+    /// Stores the results of measurements of services with a `holdback` atomically.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn keep_proofs(&self, proofs: &Proofs) -> std::io::Result<()> {
         replace_file(&self.proofs_file(), 0o644, &serde_json::to_vec(proofs)?, Durability::Synced)
     }
 
-    /// Adds to a policy what the searches found for its services. If the results cannot be read, each service
-    /// gets the recipe of its policy.
+    /// Adds the results of searches to a policy's services. If the results cannot be read, each service gets
+    /// the recipe of its policy.
     pub(crate) fn with_found(&self, mut policy: Policy) -> Policy {
         if policy.intents.iter().all(|intent| intent.goal.on_missed.is_report()) {
             return policy;
@@ -78,19 +79,19 @@ impl Session {
     }
 }
 
-/// A request of the policy files that the daemon has rolled back, because a standing proof showed that it
-/// does harm.
+/// A request of the policy files that the daemon has rolled back, because measurements of a service with a
+/// `holdback` showed that it does harm.
 #[derive(Debug)]
 pub struct RolledBackRequest {
     /// The request.
     pub intent: Intent,
-    /// What the proof showed, in words.
+    /// What the measurements showed, as text.
     effects: String,
 }
 
 impl RolledBackRequest {
-    /// Removes the rolled-back requests from a policy, and returns them. Removes none if the proofs cannot be
-    /// read.
+    /// Removes the rolled-back requests from a policy, and returns them. Removes none if the measurements
+    /// cannot be read.
     pub(crate) fn take_from(policy: &mut Policy, session: &Session) -> Vec<Self> {
         if policy.intents.iter().all(|intent| intent.on_reversed.is_report()) {
             return Vec::new();
@@ -107,7 +108,7 @@ impl RolledBackRequest {
     /// Refuses to plan a policy that has rolled-back requests.
     ///
     /// # Errors
-    /// [`Exit::Refused`] if there are any.
+    /// [`Exit::Refused`] if there are such requests.
     pub(crate) fn refuse(those: &[Self], session: &Session) -> Result<(), Fault> {
         let Some(first) = those.first() else { return Ok(()) };
         let words: Vec<String> = those.iter().map(Self::to_string).collect();
@@ -131,7 +132,7 @@ impl fmt::Display for RolledBackRequest {
     }
 }
 
-/// Reads one of these files; returns the default value if it does not exist.
+/// Reads one of these files; returns the default value if the file does not exist.
 fn stored<T: Default + DeserializeOwned>(path: &Path) -> std::io::Result<T> {
     let mut text = Vec::new();
     match fs::File::open(path) {
@@ -141,7 +142,7 @@ fn stored<T: Default + DeserializeOwned>(path: &Path) -> std::io::Result<T> {
     serde_json::from_slice(&text).map_err(std::io::Error::other)
 }
 
-/// Whether a process, which was started since the host booted, is still running.
+/// Returns whether a process, which was started since the host booted, is still running.
 pub fn is_there(process: &ProcessId) -> bool {
     linux::process::identify(process.pid).is_ok_and(|now| now.started == process.started)
 }

@@ -10,8 +10,8 @@ use plan::Resolved;
 use crate::fault::Fault;
 use crate::source::HostSource;
 
-/// The processes that match each request on the running host, and all processes that must be read to place
-/// the policy: see [`resolve_on`].
+/// Returns the processes that match each request on the running host, and all processes that must be read to
+/// place the policy: see [`resolve_on`].
 ///
 /// # Errors
 /// If `/proc` cannot be listed.
@@ -19,9 +19,8 @@ pub fn resolve(policy: &Policy) -> Result<(Resolved, Processes), Fault> {
     resolve_on(policy, &Netns::own()?)
 }
 
-/// The processes that match each request, and all processes that must be read to place the policy. If a
-/// device is requested, the latter include all processes that use the network; otherwise they are only those
-/// that match.
+/// Returns the processes that match each request, and all processes that must be read to place the policy: if
+/// a device is requested, all processes that use the network as well; otherwise only those that match.
 ///
 /// # Errors
 /// If processes cannot be listed.
@@ -50,7 +49,7 @@ pub fn resolve_on(policy: &Policy, source: &dyn HostSource) -> Result<(Resolved,
     Ok((resolved, processes))
 }
 
-/// How to find the processes of each service of a policy.
+/// Returns the criteria for the processes of each service of a policy.
 pub fn matches(policy: &Policy) -> impl Iterator<Item = &Match> {
     policy.intents.iter().filter_map(|intent| match &intent.target {
         Target::Service(_, matching) => Some(matching),
@@ -58,13 +57,13 @@ pub fn matches(policy: &Policy) -> impl Iterator<Item = &Match> {
     })
 }
 
-/// The pids of a host's processes, for searches: a recording can have many.
+/// Returns the pids of a host's processes as a set, because a recording can have many.
 pub(crate) fn pids(host: &Host) -> BTreeSet<Pid> {
     host.processes.iter().map(|process| process.id.pid).collect()
 }
 
-/// Removes the processes that exited before the host was observed. A service may lose processes at any time.
-/// Only a process that a policy names by its pid must exist.
+/// Removes the processes that exited before the host was observed. A service may lose processes at any time;
+/// only a process that a policy names by its pid must exist.
 pub fn without_ended(resolved: Resolved, host: &Host, source: &dyn HostSource) -> Resolved {
     let seen = pids(host);
     let unseen = resolved.pids().filter(|pid| !seen.contains(pid)).collect();

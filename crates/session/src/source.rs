@@ -31,7 +31,7 @@ pub trait HostSource: fmt::Debug {
     /// If processes cannot be listed.
     fn find(&self, services: &[&Match]) -> Result<Vec<FoundProcesses>, Fault>;
 
-    /// Returns those of these processes that have exited.
+    /// Returns which of these processes have exited.
     fn ended(&self, pids: BTreeSet<Pid>) -> BTreeSet<Pid>;
 
     /// Adds these processes, which may be in other network namespaces, to an observed host.
@@ -43,19 +43,19 @@ pub trait HostSource: fmt::Debug {
     /// If the store cannot be read; the error names the part and the reason.
     fn app_requests(&self, store: &RequestStore) -> Result<Vec<AppRequest>, Unread>;
 
-    /// The processes that hold these sockets, by inode.
+    /// Returns the processes that hold these sockets, by inode.
     ///
     /// # Errors
     /// If processes cannot be listed.
     fn holders_of_sockets(&self, inodes: &BTreeSet<u64>) -> Result<BTreeSet<Pid>, Fault>;
 
-    /// The present names of devices.
+    /// Returns an object that finds the present names of devices.
     fn device_names(&self) -> Box<dyn DeviceNames + '_>;
 }
 
 /// Finds the present names of devices.
 pub trait DeviceNames {
-    /// The name of this device; `None` if the device does not exist or cannot be found.
+    /// Returns the present name of this device; `None` if the device does not exist or cannot be found.
     fn present_name(&mut self, device: DeviceId) -> Option<String>;
 }
 
@@ -71,7 +71,7 @@ impl HostSource for Netns {
     fn find(&self, services: &[&Match]) -> Result<Vec<FoundProcesses>, Fault> {
         let criteria: Vec<Criteria> = services.iter().map(|service| criteria(service)).collect();
         let mut found = find_each(&criteria, None)?;
-        // A match by user or cgroup may find this process itself: exclude it.
+        // A match by user or cgroup may find this process itself, so exclude it.
         let own = std::process::id();
         found.iter_mut().for_each(|(processes, _)| processes.retain(|process| process.pid.0 != own));
         Ok(found)
@@ -107,7 +107,7 @@ impl DeviceNames for Kernel {
     }
 }
 
-/// The requests of all processes and sockets of this host.
+/// Returns the requests of all processes and sockets of this host.
 fn stored(store: &RequestStore) -> Result<Vec<AppRequest>, KernelError> {
     let tasks =
         store.tasks()?.into_iter().map(|(pid, number)| AppRequest { of: Requester::Task(pid), number });
@@ -117,8 +117,8 @@ fn stored(store: &RequestStore) -> Result<Vec<AppRequest>, KernelError> {
     Ok(tasks.chain(sockets).collect())
 }
 
-/// The criteria for a service's processes in any network namespace. Which of them receive through a device of
-/// this namespace is observed later.
+/// Returns the criteria for a service's processes in any network namespace. Which of these processes receive
+/// through a device of this namespace is only observed later.
 fn criteria(matching: &Match) -> Criteria {
     let Match { unit, cgroup, exe, pod, container, port, uid } = matching.clone();
     Criteria { exe, cgroup, unit, pod, container, port, uid, netns: None }

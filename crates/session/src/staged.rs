@@ -1,7 +1,7 @@
 //! Plans and commits once, or twice if the first plan recreates queues, because the settings of a queue can
-//! only be planned once it exists. The known part of the second stage is checked before the first stage is
-//! committed. Each stage is a separate transaction; they are undone in reverse order. If the second stage
-//! fails, the first is rolled back, too.
+//! only be planned once the queue exists. The part of the second stage that is already known is checked
+//! before the first stage is committed. Each stage is a separate transaction; they are undone in reverse
+//! order. If the second stage fails, the first is rolled back, too.
 
 use std::collections::BTreeSet;
 
@@ -18,8 +18,8 @@ use crate::idle::IdleComparison;
 use crate::operator::Operator;
 use crate::session::Session;
 
-/// The maximum number of stages: one for queues, and one for their settings. A device that would recreate its
-/// queues again for the same values did not keep these values; the first stage has already reported that.
+/// The maximum number of stages: one for queues, and one for their settings. If a second plan would recreate
+/// the queues again, the device did not keep the values, which the first stage has already reported.
 const STAGES_MAX: usize = 2;
 
 /// The wording of a command's outcome.
@@ -102,7 +102,7 @@ pub fn report_unswitched(
     Ok(())
 }
 
-/// The state that the stages share.
+/// State that both stages share.
 #[derive(Default)]
 struct SoFar {
     /// The changes of all stages so far.

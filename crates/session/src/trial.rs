@@ -6,11 +6,11 @@ use crate::clock;
 use crate::exit::Exit;
 use crate::fault::Fault;
 
-/// Confirms a transaction on trial: the named one, or the newest. Returns its name.
+/// Confirms a transaction on trial: the named one, or else the newest. Returns its name.
 ///
 /// # Errors
-/// If no transaction is on trial, its deadline has passed, or the named one belongs to a comparison, whose verdict
-/// decides.
+/// If no transaction is on trial, its deadline has passed, or the named one belongs to a comparison, which
+/// its verdict decides.
 pub fn confirm(name: Option<TransactionName>, journal: &Journal) -> Result<TransactionName, Fault> {
     let name = match name {
         Some(name) => name,

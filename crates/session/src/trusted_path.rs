@@ -18,10 +18,10 @@ const GROUP_WRITES: u32 = 0o020;
 const ALL_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// The maximum number of symbolic links that are followed, as in the kernel (`MAXSYMLINKS`).
+/// The maximum number of symbolic links to follow, as in the kernel (`MAXSYMLINKS`).
 const LINKS_MAX: usize = 40;
 
-/// The extended attribute of a file with an access control list.
+/// The extended attribute with a file's access control list.
 const ACL: &str = "system.posix_acl_access";
 
 /// Refuses a journal directory that users other than root and this one can change or replace, including
@@ -29,10 +29,11 @@ const ACL: &str = "system.posix_acl_access";
 /// its owner can list it.
 ///
 /// # Errors
-/// If another user can change the directory; the error names that user's right.
+/// If another user can change the directory. The error says by which right.
 pub(crate) fn check_state_dir(state_dir: &Path) -> Result<(), Fault> {
     for directory in [state_dir.to_owned(), state_dir.join("journal")] {
-        // If this user cannot search a directory, the command fails for that reason anyway.
+        // A directory that this user cannot search is not checked further: the command fails for that reason
+        // anyway.
         if let Some(found) = untrusted(&directory).map_err(|error| Fault::file(&directory, error))? {
             let words =
                 format!("{found}, and a user who can write there decides what a rollback sets on this host");
@@ -68,8 +69,8 @@ impl fmt::Display for Untrusted {
     }
 }
 
-/// The first component of `path` that another user can change. The search ends at the first component that
-/// does not exist or that this user cannot inspect.
+/// Returns the first component of `path` that another user can change. The search ends at the first component
+/// that does not exist or that this user cannot inspect.
 fn untrusted(path: &Path) -> io::Result<Option<Untrusted>> {
     let trusted = Trusted::current();
     let absolute = std::path::absolute(path)?;
@@ -165,7 +166,7 @@ struct Trusted {
 impl Trusted {
     fn current() -> Self {
         let ours = rustix::process::geteuid().as_raw();
-        // In such a namespace, all directories of the host's root appear with the overflow uid.
+        // In such a namespace, the directories of the host's root all appear with the overflow uid.
         let above = linux::machine::has_unmapped_users()
             .then(|| fs::symlink_metadata("/").map(|root| root.uid()).ok())
             .flatten();
@@ -176,8 +177,8 @@ impl Trusted {
         uid == self.ours || uid == ROOT || self.above == Some(uid)
     }
 
-    /// Why a component is not trusted; `None` if it is. In a sticky parent directory, other users cannot
-    /// replace files that they do not own.
+    /// Returns why a component is not trusted; `None` if it is trusted. In a sticky parent directory, other
+    /// users cannot replace files that they do not own.
     fn refusal(&self, owner: &Owner, on_the_way: bool) -> Option<String> {
         let Owner { uid, gid, mode, has_acl } = *owner;
         let sticky = on_the_way && mode & STICKY != 0;

@@ -19,8 +19,8 @@ pub struct InForce {
     pub change: Change,
 }
 
-/// The changes in force, one per setting. If several transactions changed a setting, the change of the newest
-/// is returned.
+/// Returns the changes in force, one per setting. If several transactions changed a setting, returns the
+/// newest change.
 ///
 /// # Errors
 /// If the journal cannot be read.
@@ -28,7 +28,7 @@ pub fn in_force(journal: &Journal) -> Result<Vec<InForce>, Fault> {
     let mut newest: Vec<InForce> = Vec::new();
     let mut known = BTreeSet::new();
     for transaction in journal.history()?.transactions.into_iter().rev().map(Arc::new) {
-        // Within a transaction, too, the last change of a setting is the effective one.
+        // If a transaction changed a setting several times, its last change is the effective one.
         let changes: Vec<Change> = transaction.live_changes().cloned().collect();
         for change in changes.into_iter().rev() {
             if known.insert(change.to().identity()) {
@@ -58,7 +58,7 @@ pub fn compared(journal: &Journal, recording: Option<&Recording>) -> Result<Drif
             AppliedValue::Found(found) => {
                 found.iter().for_each(|found| report.drifted(transaction.name(), change, found));
             }
-            // Object and setting have their own columns, so the message need not name them.
+            // The report has columns for the object and the setting, so the message need not name them.
             AppliedValue::Unread { cause, why } => {
                 report.unreadable(transaction.name(), change, cause, why);
             }
@@ -67,7 +67,7 @@ pub fn compared(journal: &Journal, recording: Option<&Recording>) -> Result<Drif
     Ok(report)
 }
 
-/// The changes in force, with the values that the kernel reports now, for a recording.
+/// Returns the changes in force, with the values that the kernel reports now, for a recording.
 ///
 /// # Errors
 /// As for [`in_force`].
@@ -82,7 +82,7 @@ pub fn recorded(journal: &Journal) -> Result<Vec<Applied>, Fault> {
     Ok(applied.collect())
 }
 
-/// The recorded values of these settings.
+/// Returns the recorded values of these settings.
 fn recorded_values(in_force: &[InForce], applied: &[Applied]) -> Vec<AppliedValue> {
     let mut values: BTreeMap<_, Vec<&Applied>> = BTreeMap::new();
     for one in applied {
@@ -100,7 +100,7 @@ fn recorded_values(in_force: &[InForce], applied: &[Applied]) -> Vec<AppliedValu
     in_force.iter().map(value).collect()
 }
 
-/// The values of these settings, from the kernel.
+/// Reads the values of these settings from the kernel.
 fn values(in_force: &[InForce]) -> Vec<AppliedValue> {
     let mut kernel = linux::Kernel::new();
     let value = |InForce { transaction, change }: &InForce| {

@@ -1,4 +1,5 @@
-//! Limits the wake-up latency of CPUs. The limit is in force while this process holds a file open.
+//! Limits the wake-up latency of CPUs. The limit is in force while this process holds `/dev/cpu_dma_latency`
+//! open.
 
 use linux::WakeLatency;
 use model::{Intent, Mechanism, RecipeValue};

@@ -20,7 +20,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// The coordinate of a value. Values outside the range are placed at its ends.
+    /// Returns the coordinate of a value. Values outside the range are placed at its ends.
     pub fn place(&self, value: f64) -> f64 {
         let along = |v: f64| if self.logarithmic { v.max(f64::MIN_POSITIVE).ln() } else { v };
         let share = (along(value) - along(self.low)) / (along(self.high) - along(self.low));
@@ -29,7 +29,7 @@ impl Scale {
 
     /// Returns about this many round values within the scale.
     pub fn ticks(&self, about: f64) -> Vec<f64> {
-        /// A larger number would be due to a bug in the scale, not to the data.
+        /// A limit for the loop: more ticks would be due to a bug in the scale, not to the data.
         const TICKS_MAX: usize = 40;
         if self.logarithmic {
             let decades = (self.high / self.low).log10();

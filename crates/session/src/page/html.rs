@@ -44,7 +44,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// The meaning of a bar, which determines its colour.
+/// Whether a bar is good or bad, which determines its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
     /// Neither good nor bad.

@@ -52,7 +52,7 @@ pub enum Role {
     Winner,
 }
 
-/// A setting as a point. In both quantities, less is better.
+/// A setting as a point with two quantities. In both, less is better.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
     /// Its name.
@@ -72,7 +72,7 @@ pub struct Moment {
     pub days: f64,
     /// The estimate, in percent.
     pub estimate: f64,
-    /// The lower end of its interval; `None` if it is unknown.
+    /// The lower end of the estimate's interval; `None` if it is unknown.
     pub low: Option<f64>,
     /// The upper end.
     pub high: Option<f64>,
@@ -97,7 +97,7 @@ pub fn html(title: &str, place: &str, sentences: &[String], figures: &[String]) 
     page
 }
 
-/// The Pareto front, from left to right: the settings for which no other setting is better in both
+/// Returns the Pareto front, from left to right: the settings for which no other setting is better in both
 /// quantities.
 pub fn front(places: &[Place]) -> Vec<&Place> {
     let beats = |one: &Place, other: &Place| {
@@ -109,7 +109,7 @@ pub fn front(places: &[Place]) -> Vec<&Place> {
     front
 }
 
-/// The style of figures, for a page with its own style.
+/// Returns the style of figures, for a page with its own style.
 pub const fn style() -> &'static str {
     STYLE
 }
@@ -244,7 +244,7 @@ impl Frame {
         }
     }
 
-    /// Writes a name next to its point, at a place where it covers nothing else if there is such a place.
+    /// Writes a name next to its point, where it covers nothing else if there is such a place.
     fn label(&self, figure: &mut String, place: &Place, (at, height): (f64, f64), boxes: &mut Vec<Box>) {
         let name = match place.role {
             Role::Candidate => place.name.clone(),
@@ -299,7 +299,7 @@ impl Frame {
     }
 
     fn course(&self, figure: &mut String, moments: &[Moment]) {
-        // The first intervals are too wide to draw, so the later ones determine the scale.
+        // The first intervals are too wide to draw, so let the later ones determine the scale.
         let settled = &moments[moments.len() / 4..];
         let settled = || settled.iter().flat_map(|one| [Some(one.estimate), one.low, one.high]).flatten();
         let reach = |fold: fn(f64, f64) -> f64| settled().chain([0.0]).fold(0.0, fold);
@@ -344,7 +344,7 @@ fn along(from: (f64, f64), to: (f64, f64)) -> impl Iterator<Item = (f64, f64)> {
 /// The minimum ratio of the largest to the smallest value for a logarithmic scale.
 const LOGARITHMIC_FROM: f64 = 8.0;
 
-/// An area of the figure that is occupied.
+/// An area of the figure that is already occupied.
 #[derive(Clone, Copy, Debug)]
 struct Box {
     left: f64,

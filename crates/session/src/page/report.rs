@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::page::schema::{RecordSchema, record};
 use crate::page::table::{Style, Table};
 
-/// The version of every document and record. Fields may be added, but are never removed and never change
-/// their meaning.
+/// The version of the format of all documents and records. Fields may be added, but are never removed and
+/// never change their meaning.
 pub const SCHEMA: &str = "netpolicy/v1";
 
 /// The output of a command.
@@ -19,31 +19,31 @@ pub trait Report: Serialize + JsonSchema {
     /// Writes the report as text for people.
     fn page(&self, page: &mut Page);
 
-    /// The records for programs that read line by line: the kind and data of each. By default, a single
-    /// record contains everything.
+    /// Returns the records for programs that read line by line: the kind and data of each. By default, a
+    /// single record contains everything.
     fn lines(&self) -> Vec<(&'static str, Value)> {
         vec![(Self::KIND, to_json(self))]
     }
 
-    /// The kinds of records that [`Report::lines`] returns, with their schemas.
+    /// Returns the kinds of records that [`Report::lines`] returns, with their schemas.
     fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<Self>(Self::KIND, generator)]
     }
 
-    /// The report as text for people, with or without colours.
+    /// Returns the report as text for people, with or without colours.
     fn as_text(&self, colour: bool) -> String {
         let mut page = Page::new(colour);
         self.page(&mut page);
         page.into_text()
     }
 
-    /// The report as one JSON document.
+    /// Returns the report as one JSON document.
     fn document(&self) -> String {
         let document = Document { schema: SCHEMA, kind: Self::KIND, data: self };
         format!("{}\n", escaped(serde_json::to_string_pretty(&document).expect(TEXT_KEYS)))
     }
 
-    /// The report as JSON records, one per line.
+    /// Returns the report as JSON records, one per line.
     fn records(&self) -> String {
         let line = |(kind, data)| {
             let document = Document { schema: SCHEMA, kind, data: &data };
@@ -72,9 +72,9 @@ pub fn to_json<T: Serialize + ?Sized>(value: &T) -> Value {
     serde_json::to_value(value).expect(TEXT_KEYS)
 }
 
-/// Escapes the characters of JSON with which a name could control the terminal or reverse the text around it:
+/// Escapes the characters with which a name could control the terminal or reverse the text around it, because
 /// `serde_json` escapes only the control characters below U+0020. Outside of strings, the only misleading
-/// character of JSON is the newline.
+/// character in JSON is the newline.
 fn escaped(json: String) -> String {
     let misleads = |c: char| c != '\n' && is_misleading(c);
     if !json.contains(misleads) {
@@ -114,7 +114,7 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// A word in a style, for use in a line.
+    /// Formats a word in a style, for use in a line.
     pub fn word(&self, style: Style, word: &str) -> String {
         style.paint(word, self.colour)
     }
@@ -137,14 +137,14 @@ impl Page {
     }
 }
 
-/// Whether a character controls the terminal or changes the order in which text is read. This crate does not
-/// depend on `model`, so a test of `netpolicy` compares this function with `model::is_misleading`.
+/// Returns whether a character controls the terminal or changes the order in which text is read. This crate
+/// does not depend on `model`, so a test of `netpolicy` compares this function with `model::is_misleading`.
 pub fn is_misleading(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Removes from a line what controls the terminal, except netpolicy's own styles.
+/// Replaces characters of a line that control the terminal, except those of netpolicy's own styles.
 fn legible(line: &str, colour: bool) -> String {
     let mut text = String::with_capacity(line.len());
     for (at, c) in line.char_indices() {

@@ -5,7 +5,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 /// A document or a record: its kind, and the schema of its data.
 pub type RecordSchema = (&'static str, Schema);
 
-/// The kind of a record and the schema of its data, `T`.
+/// Returns the kind of a record and the schema of its data, `T`.
 pub fn record<T: JsonSchema + ?Sized>(kind: &'static str, generator: &mut SchemaGenerator) -> RecordSchema {
     (kind, generator.subschema_for::<T>())
 }

@@ -13,12 +13,12 @@ pub struct Entry {
     pub head: String,
     /// Further lines. They are dropped before the head of any entry.
     pub details: Vec<String>,
-    /// A line that is either shown completely, with the head, or not at all. It may be a command, which must
-    /// not be truncated.
+    /// A line that is shown completely, with the head, or not at all, such as a command, which must not be
+    /// truncated.
     pub action: Option<String>,
 }
 
-/// The parts of an entry that are shown. The head is always shown.
+/// Which parts of an entry to show. The head is always shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown {
     /// The number of details that are shown.
@@ -27,13 +27,14 @@ pub struct Shown {
     pub action: bool,
 }
 
-/// The number of screen rows that a line takes.
+/// Returns the number of screen rows that a line takes.
 pub fn rows_of(line: &str) -> usize {
     line.chars().count().div_ceil(SCREEN_COLUMNS).max(1)
 }
 
-/// The entries of a list that fit on this many rows, in order, with their parts that are shown. Heads and
-/// actions take precedence over details. If an entry does not fit, all entries after it are dropped as well.
+/// Returns the entries of a list that fit on this many rows, in order, with the parts of each entry to show.
+/// Heads and actions take precedence over details. If an entry does not fit, all entries after it are dropped
+/// as well.
 pub fn fit(entries: &[Entry], rows: usize) -> Vec<Shown> {
     let mut left = rows;
     let mut shown = Vec::new();

@@ -35,7 +35,7 @@ impl Style {
         format!("\x1b[{code}m{text}\x1b[0m")
     }
 
-    /// Whether a text begins with an escape sequence of [`Style::paint`].
+    /// Returns whether a text begins with an escape sequence of [`Style::paint`].
     pub fn begins(text: &str) -> bool {
         ["0", "1", "2", "31", "32", "33"].iter().any(|code| {
             text.strip_prefix("\x1b[")
@@ -59,7 +59,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Creates left-aligned text. Control characters are replaced by a visible one.
+    /// Creates left-aligned text. Control characters are replaced with a visible one.
     pub fn new(text: impl Into<String>) -> Self {
         let text = plain(&text.into());
         Self { text, style: Style::Plain, right: false }

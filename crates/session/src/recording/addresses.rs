@@ -1,4 +1,4 @@
-//! Pseudonyms of IP addresses that preserve prefixes and the kind of address.
+//! Replaces IP addresses with pseudonyms that preserve prefixes and the kind of address.
 //!
 //! As in Crypto-PAn (Xu, Fan, Ammar, Moon: Prefix-Preserving IP Address Anonymization, 2002), a keyed
 //! function of the preceding bits decides whether a bit is flipped. Two pseudonyms therefore share exactly as
@@ -7,11 +7,11 @@
 //! A bit is kept if its two values lead to addresses of different kinds ([`SPECIAL_4`], [`SPECIAL_6`]).
 //! Therefore a pseudonym is of the same kind as its address, as in netconan: loopback, private and so on. The
 //! price is that a public address next to a special block keeps the bits that it shares with the block, at
-//! most 15 of IPv4.
+//! most 15 in IPv4.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A block of addresses: its leading bits, and their number.
+/// A block of addresses: its leading bits, and how many they are.
 type Block<T> = (T, u32);
 
 /// The IPv4 blocks with a special meaning. Source: IANA IPv4 Special-Purpose Address Registry.
@@ -34,8 +34,8 @@ const SPECIAL_6: [Block<u128>; 5] =
 
 /// A keyed function that decides which bits of an address are flipped.
 pub(super) trait Flip {
-    /// Whether to flip the bit after these leading bits. `family` is 4 or 6, and `length` is the number of
-    /// bits.
+    /// Returns whether to flip the bit after these leading bits. `family` is 4 or 6, and `length` is the
+    /// number of bits.
     fn flips(&mut self, family: u8, length: u32, bits: u128) -> bool;
 }
 
@@ -81,7 +81,7 @@ fn flipped(family: u8, width: u32, bits: u128, special: &[Block<u128>], flip: &m
     result
 }
 
-/// The first `length` bits of an address of this width.
+/// Returns the first `length` bits of an address of this width.
 const fn leading(bits: u128, length: u32, width: u32) -> u128 {
     if length == 0 { 0 } else { bits >> (width - length) }
 }
@@ -115,7 +115,7 @@ mod test {
         }
     }
 
-    /// The special block of an address; `None` for a public one.
+    /// Returns the special block of an address; `None` for a public address.
     fn kind(address: IpAddr) -> Option<usize> {
         match address {
             IpAddr::V4(four) => SPECIAL_4
@@ -127,7 +127,7 @@ mod test {
         }
     }
 
-    /// Addresses inside and next to the borders of every special block, and others.
+    /// Returns addresses inside and next to the borders of every special block, and others.
     fn addresses() -> Vec<IpAddr> {
         let mut all = Vec::new();
         for (first, length) in SPECIAL_4 {
@@ -175,8 +175,8 @@ mod test {
         let is_fixed = |address: &IpAddr| pseudonym(*address, &mut Mixed) == *address;
         for pair in all.windows(2).chain(all.chunks(97)) {
             let [one, other] = [pair[0], pair[pair.len() - 1]];
-            // Loopback, broadcast and unspecified addresses are kept, so they may share more bits with
-            // others, or fewer.
+            // Loopback, broadcast and unspecified addresses are kept, so the number of bits that they share
+            // with others may change.
             if is_fixed(&one) || is_fixed(&other) || one.is_ipv4() != other.is_ipv4() {
                 continue;
             }

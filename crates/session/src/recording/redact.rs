@@ -1,8 +1,9 @@
 //! Redacts a recording according to the type of each field.
 //!
-//! A serialiser sees the type and field of every text. It keeps numbers and the variants of enums, and treats
-//! a text as [`class`] says for its field. A text of any other field keeps only netpolicy's own words and
-//! numbers, and gets pseudonyms for names. So a new field cannot reveal a name.
+//! A serialiser sees the type and field of every text. It keeps numbers and the variants of enums. What it
+//! does with a text depends on the [`class`] of the field. In a field without a specific class, it keeps only
+//! netpolicy's own words and numbers, and replaces names with pseudonyms. So a new field cannot reveal a
+//! name.
 
 use serde::ser::{
     Error as _, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant,
@@ -24,7 +25,7 @@ pub fn redacted(recording: &Recording, pseudonyms: &mut Pseudonyms) -> Result<Re
     let mut recording = recording.clone();
     recording.redacted = true;
     for tool in &mut recording.doctor.others {
-        // The line in another tool's file is free text. What it sets has a field of its own.
+        // The line from another tool's file is free text. A separate field has the settings in it.
         tool.line = "…".to_owned();
     }
     if let Ok(policy) = &mut recording.policy {
@@ -45,7 +46,7 @@ pub fn redacted(recording: &Recording, pseudonyms: &mut Pseudonyms) -> Result<Re
     Ok(redacted)
 }
 
-/// Replaces patterns for names and MAC addresses of devices by the devices that they match, because a
+/// Replaces patterns for names and MAC addresses of devices with the devices that they match, because a
 /// pseudonym would not match the pattern.
 fn name_exactly(target: &mut Target, devices: &[Device], pseudonyms: &mut Pseudonyms) {
     let Target::Devices(_, selector) = target else { return };
@@ -72,7 +73,7 @@ fn name_exactly(target: &mut Target, devices: &[Device], pseudonyms: &mut Pseudo
             | DeviceCondition::Speed(_) => continue,
         };
         let matched: Vec<&String> = names.iter().filter(|name| patterns.meet(name)).collect();
-        // If the pattern matches no device, replace it by one that matches no pseudonym.
+        // If the pattern matches no device, replace it with one that matches no pseudonym.
         let none = "none".to_owned();
         let matched = if matched.is_empty() { vec![&none] } else { matched };
         if let Ok(exact) = Patterns::of(matched) {
@@ -81,7 +82,7 @@ fn name_exactly(target: &mut Target, devices: &[Device], pseudonyms: &mut Pseudo
     }
 }
 
-/// How the texts of a field are treated.
+/// What to do with the texts of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// Keep the text: it is one of a fixed set, a number in words, or a name given by a driver or the kernel.
@@ -101,7 +102,7 @@ enum Class {
     Words,
 }
 
-/// The class of a field, by its type and name as serde spells them.
+/// Returns the class of a field, by its type and name as serde spells them.
 fn class((of, field): (&str, &str)) -> Class {
     match (of, field) {
         ("DeviceId", "name")
@@ -269,7 +270,7 @@ impl<'a> Serializer for Redactor<'a> {
         Ok(Value::String(self.text(text)))
     }
 
-    /// The types that are serialised by `Display` are values of the model with their own syntax, such as
+    /// The types that are serialised through `Display` are values of the model with their own syntax, such as
     /// CPUs, modes and scheduling classes.
     fn collect_str<T: std::fmt::Display + ?Sized>(self, value: &T) -> Result<Value, Error> {
         let text = value.to_string();

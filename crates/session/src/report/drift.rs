@@ -1,4 +1,4 @@
-//! The drift between the host and the applied settings.
+//! Reports drift: applied settings whose values on the host have changed.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::count::count;
 /// The output of `verify`: the applied settings that have changed.
 #[derive(Debug, Default, JsonSchema, Serialize)]
 pub struct DriftReport {
-    /// The number of unchanged settings.
+    /// The number of settings that have not changed.
     as_applied: usize,
     drifted: Vec<Line>,
 }
@@ -34,7 +34,7 @@ struct Line {
     subject: Subject,
 }
 
-/// The owner of objects, which disappear together with it.
+/// The owner of an object. The object disappears together with its owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Device(String),
@@ -52,7 +52,7 @@ impl Subject {
         }
     }
 
-    /// The owner's name, and a likely reason for its disappearance.
+    /// Returns the owner's name, and a likely reason for its disappearance.
     fn owner(&self) -> Option<(&str, &'static str)> {
         match self {
             Self::Device(name) => Some((name, "it was moved to another network namespace, or removed")),
@@ -120,19 +120,19 @@ impl DriftReport {
         self.drifted.push(Line { transaction, object, knob, applied, found, note, cause, subject });
     }
 
-    /// The number of unchanged settings.
+    /// Returns the number of unchanged settings.
     pub const fn held(&self) -> usize {
         self.as_applied
     }
 
-    /// The changed settings. Each has an object, a setting, and `drifted`, `gone`, `recreated` or
+    /// Returns the changed settings: for each, the object, the setting, and `drifted`, `gone`, `recreated` or
     /// `unreadable`.
     pub fn changed(&self) -> impl Iterator<Item = (&str, &'static str, &'static str)> {
         self.drifted.iter().map(|line| (line.object.as_str(), line.knob, line.note))
     }
 
-    /// Whether any setting of an existing object has changed or was lost. A setting that has disappeared with
-    /// its object is no drift.
+    /// Returns whether any setting of an existing object has changed or was lost. A setting that has
+    /// disappeared with its object is no drift.
     pub fn is_drift(&self) -> bool {
         self.drifted.iter().any(|line| line.note != UnreadCause::Gone.word())
     }
@@ -163,7 +163,7 @@ impl Report for DriftReport {
             let folds =
                 line.note == gone || line.note == UnreadCause::Unreadable.word() && count_alike != Some(1);
             if let Some((subject, went)) = line.subject.owner().filter(|_| folds) {
-                // The first setting stands for all settings of the row.
+                // The row of the first such setting represents all of them.
                 let Some(settings) = alike.remove(&kind(line)) else { continue };
                 let (why, style) = match line.note == gone {
                     true => (went, Style::Faint),

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// One event of an attachment.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct EventReport {
-    /// The type of event: `set`, `child`, `exec`, `exit`.
+    /// The type of event: `set`, `child`, `exec` or `exit`.
     event: &'static str,
     /// The object.
     object: String,
@@ -21,7 +21,7 @@ impl EventReport {
         Self { event, object: object.to_string(), summary: summary.into() }
     }
 
-    /// The message for people.
+    /// Returns the message for people.
     pub fn summary(&self) -> &str {
         &self.summary
     }

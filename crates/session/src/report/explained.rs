@@ -11,7 +11,7 @@ use serde_json::Value;
 #[derive(Debug, Default, JsonSchema, Serialize)]
 pub struct ExplainedReport {
     settings: Vec<Entry>,
-    /// Requests that do not correspond to single settings.
+    /// Requests of the policy files that do not correspond to single settings.
     #[serde(skip)]
     asked_for: Vec<String>,
 }
@@ -57,7 +57,7 @@ impl ExplainedReport {
         self.add(change, None, None, &[]);
     }
 
-    /// Adds a desired value that was already in force, and therefore needed no change.
+    /// Adds a desired value that was already in force and therefore needed no change.
     pub fn already(&mut self, wanted: &Setting, because: &Reason) {
         self.settings.push(Entry {
             object: wanted.object().to_string(),
@@ -72,7 +72,7 @@ impl ExplainedReport {
         });
     }
 
-    /// Whether the report already has an entry for this setting.
+    /// Returns whether the report already has an entry for this setting.
     pub fn names(&self, setting: &Setting) -> bool {
         let object = setting.object().to_string();
         self.settings.iter().any(|entry| entry.knob == setting.knob() && entry.object == object)
@@ -103,12 +103,12 @@ impl ExplainedReport {
         self.asked_for.push(words);
     }
 
-    /// The requests added by [`ExplainedReport::asked_for`], one per line.
+    /// Returns the requests added by [`ExplainedReport::asked_for`], one per line.
     pub fn asked_at(&self) -> impl Iterator<Item = &str> {
         self.asked_for.iter().map(String::as_str)
     }
 
-    /// Whether there is nothing to explain.
+    /// Returns whether there is nothing to explain.
     pub fn is_empty(&self) -> bool {
         self.settings.is_empty()
     }
@@ -144,8 +144,8 @@ impl Report for ExplainedReport {
     }
 }
 
-/// Formats the settings of one object. The origin of consecutive settings is printed once, after the last
-/// one.
+/// Formats the settings of one object. If consecutive settings have the same origin, it is printed once,
+/// after the last of them.
 fn words(page: &Page, entries: &[Entry]) -> Vec<String> {
     let mut lines = Vec::new();
     let how: Vec<Vec<String>> = entries.iter().map(|entry| came_about(page, entry)).collect();

@@ -1,4 +1,4 @@
-//! Formats errors. All programs use this code.
+//! Formats errors, for all programs.
 
 use std::error::Error;
 
@@ -7,7 +7,7 @@ use model::legible::shortened;
 
 use crate::{Exit, Fault, HostState};
 
-/// The maximum number of printed causes.
+/// The maximum number of causes to print.
 const CAUSES_MAX: usize = 16;
 
 /// Formats the causes from the outermost to the innermost, the hint, and the state of the host.
@@ -43,9 +43,9 @@ pub fn words(fault: &Fault, colour: bool) -> String {
 /// length.
 const LINE_CHARS_MAX: usize = 2000;
 
-/// Sanitises a text for output. Removes characters that could control a terminal, because any user can choose
-/// names of devices and processes. Also removes the error numbers that the library appends to the kernel's
-/// messages, and the middle of lines that are too long.
+/// Sanitises a text for output. Replaces characters that could control a terminal, because any user can
+/// choose names of devices and processes. Removes the error numbers that the library appends to the kernel's
+/// messages, and the middle of texts that are too long.
 pub fn printable(text: &str) -> String {
     let said = without_numbers(text).replace(|c: char| model::is_misleading(c) && c != '\n', "\u{fffd}");
     if said.len() <= LINE_CHARS_MAX {

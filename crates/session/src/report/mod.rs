@@ -1,5 +1,5 @@
-//! Reports of a session, as text for people and as JSON for programs: a plan, the reasons for settings, a
-//! recipe, drift, a fault. The commands print them, and the daemon returns them.
+//! Formats the reports of a session as text for people and as JSON for programs: a plan, the reasons for
+//! settings, a recipe, drift, a fault. The commands print them, and the daemon returns them.
 
 mod drift;
 mod event;

@@ -12,9 +12,9 @@ use serde_json::Value;
 pub struct RecipeReport {
     policy: PolicyName,
     mechanisms: Vec<Entry>,
-    /// Values that replace these under certain conditions.
+    /// Values that replace those in `mechanisms` under certain conditions.
     cases: Vec<CaseEntry>,
-    /// Values that replace these for certain drivers.
+    /// Values that replace those in `mechanisms` for certain drivers.
     drivers: Vec<DriverEntry>,
     /// The modes that the daemon tries, in this order, for a service that misses its goal and requests a
     /// search.
@@ -26,7 +26,7 @@ struct Entry {
     mechanism: &'static str,
     value: String,
     because: Reason,
-    /// Further settings that the value implies, as a delivery mode does.
+    /// The settings that the value implies, if it is a delivery mode.
     brings: Vec<String>,
     /// The drivers of the devices on which the value was measured.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -130,7 +130,7 @@ fn measured(page: &mut Page, drivers: &[String]) {
     }
 }
 
-/// The settings that a delivery mode implies.
+/// Returns the settings that a delivery mode implies.
 fn brings(mode: DeliveryMode) -> Vec<String> {
     let params = mode.params();
     vec![

@@ -1,4 +1,4 @@
-//! Adds options to the commands in messages, so that they reach this session.
+//! Adds options to the commands in messages, so that the commands use this session's journal and namespace.
 
 /// The commands that read or write the journal.
 const OF_JOURNAL: [&str; 12] = [
@@ -6,14 +6,14 @@ const OF_JOURNAL: [&str; 12] = [
     "verify",
 ];
 
-/// The commands that need the option for the namespace, because no transaction names it.
+/// The commands that need the option for the namespace, because no transaction tells them the namespace.
 const OF_NETNS: [&str; 14] = [
     "apply", "compare", "doctor", "explain", "init", "plan", "set", "show", "status", "top", "try", "tune",
     "unset", "watch",
 ];
 
-/// Adds the options that select this session's journal and namespace to each command in a text that needs
-/// them.
+/// Adds the options that select this session's journal and namespace to each command in a text, if the
+/// command needs them.
 pub fn typed(words: &str, journal: &str, netns: &str) -> String {
     const PROGRAM: &str = "netpolicy ";
     let mut parts = words.split(PROGRAM);
