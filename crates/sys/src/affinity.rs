@@ -10,7 +10,8 @@ pub fn set_affinity(tid: libc::pid_t, cpus: &CpuSet) -> Result<(), Errno> {
     // machines, the only ones that netpolicy supports, the words of `CpuSet` have this format.
     const { assert!(size_of::<libc::c_ulong>() == size_of::<u64>(), "mask words have 64 bits") };
     let words = cpus.words();
-    // SAFETY: the kernel reads at most the given number of bytes from the words, and keeps no pointer to them.
+    // SAFETY: the kernel reads at most the given number of bytes from the words, and keeps no pointer to
+    // them.
     let answer =
         unsafe { libc::syscall(libc::SYS_sched_setaffinity, tid, size_of_val(words), words.as_ptr()) };
     super::answer::done(answer)

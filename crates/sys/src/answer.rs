@@ -1,8 +1,8 @@
-//! Return values of system calls.
+//! Converts the return values of system calls.
 
 use rustix::io::Errno;
 
-/// Converts the C library's convention: a negative value means that `errno` has the error.
+/// Converts a return value of the C library: if it is negative, `errno` has the error.
 pub(crate) fn done(answer: libc::c_long) -> Result<(), Errno> {
     if answer >= 0 {
         return Ok(());

@@ -107,9 +107,9 @@ pub fn bind_map(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> Result<(), Errn
     if answer < 0 { Err(Errno::from_raw_os_error(-answer)) } else { Ok(()) }
 }
 
-/// A program's name, and the ids of its maps.
+/// Returns a program's name, and the ids of its maps.
 pub fn name_and_maps(program: BorrowedFd<'_>) -> Result<(String, Vec<u32>), Errno> {
-    /// No program of netpolicy has so many.
+    /// More maps than any program of netpolicy has.
     const MAPS_MAX: usize = 16;
     let mut maps = [0_u32; MAPS_MAX];
     let mut info = bpf_prog_info {
@@ -152,7 +152,7 @@ fn iterate(program: BorrowedFd<'_>, mut which: bpf_iter_link_info) -> Result<Own
     descriptor(unsafe { bpf_iter_create(link.as_raw_fd()) })
 }
 
-/// The descriptor that becomes readable when a ring buffer has data.
+/// Returns the descriptor that becomes readable when a ring buffer has data.
 pub fn ring_descriptor<'ring>(ring: &'ring RingBuffer<'_>) -> BorrowedFd<'ring> {
     // SAFETY: libbpf's descriptor stays open for as long as the ring buffer, which is borrowed for as long as the result.
     unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) }
