@@ -9,7 +9,7 @@ use testkit::command::{Scratch, netpolicy, text};
 const EVIDENCE: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/runs/memcached-matrix-short.json.gz");
 
-/// The evidence of `bench memcached --matrix` at six loads, there.
+/// The evidence of `bench memcached --matrix` at six loads, on the same machine.
 const WHOLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/runs/memcached-matrix.json.gz");
 
 /// Very short runs.
@@ -36,20 +36,20 @@ fn measured(row: &Value, metric: &str) -> Option<f64> {
 #[test]
 fn a_row_of_evidence_is_the_median_of_its_runs() {
     let validation = data(&[&["sim", "validate", "lab", "--measured", EVIDENCE][..], &SHORT].concat());
-    // Averages of 39 528, 54 315 and 52 036 ns.
+    // The averages of the runs are 39 528, 54 315 and 52 036 ns.
     let base = row(&validation, "base@20.6K");
     let avg = measured(base, "avg").expect("a value");
     assert!((avg - 52.0357).abs() < 0.001, "{avg}");
     assert_eq!((measured(base, "qps"), base["class"].as_str()), (Some(20656.25), Some("stable")));
-    // 59, 89 and 123 us: the runs differ.
+    // The averages of the runs, 59, 89 and 123 us, are far apart.
     assert_eq!(row(&validation, "base@61.9K")["class"], "knee");
     assert_eq!(row(&validation, "base@MAX")["class"], "max");
-    // In two of its runs, the server fell behind: their response times reflect only the length of the
-    // measurement.
+    // In two of the runs, the server fell behind: the response times of those runs reflect only the length of
+    // the measurement.
     let behind = row(&validation, "defer20@61.9K");
     assert_eq!((behind["class"].as_str(), measured(behind, "avg")), (Some("overload"), None));
     assert!(measured(behind, "qps").is_some());
-    // The server had one CPU on that machine; the scenario has two.
+    // CPU use is not compared: the server had one CPU on that machine, and the scenario has two.
     assert_eq!(measured(base, "cpu"), None);
     let rows = validation["rows"].as_array().expect("rows");
     assert!(rows.iter().all(|row| !row["name"].as_str().is_some_and(|name| name.starts_with("defer10"))));
@@ -229,7 +229,7 @@ fn rows_that_parameters_were_fitted_to_and_that_are_absent_are_reported() {
     );
 }
 
-/// The evidence before compression.
+/// Returns the evidence, decompressed.
 fn unpacked() -> Vec<u8> {
     let mut text = Vec::new();
     let file = std::fs::File::open(EVIDENCE).expect("it is there");
@@ -295,7 +295,7 @@ fn orderings_are_compared_with_the_documents_one_by_one() {
         *agreements.entry(agreement).or_insert(0) += 1;
     }
     assert!(agreements.len() == 4 && orderings.len() > 400, "{agreements:?}");
-    // Three loads do not correspond to the document's six.
+    // The evidence has three loads, which do not correspond to the document's six.
     let output = netpolicy(&["bench", "report", EVIDENCE, "--orderings", "irq-suspension"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("it has 6 loads, the evidence 3"), "{}", text(&output.stderr));

@@ -34,7 +34,7 @@ pub(crate) struct Stage {
 
 /// Observations and counts under load.
 pub(crate) struct Seen {
-    /// The host, while the connections were there.
+    /// The host, observed while the connections were open.
     pub(crate) host: Host,
     /// The counts of packet delivery.
     pub(crate) delivered: Delivered,
@@ -113,7 +113,7 @@ impl Stage {
         Ok(observe(self.lab.server(), &Processes::Only(vec![self.server.process().pid]))?)
     }
 
-    /// Offers a load, and counts and observes meanwhile.
+    /// Offers a load; counts packets and observes the host during that load.
     pub(crate) fn under(&self, load: OfferedLoad, connections: u32, depth: u32) -> Result<Seen, Failed> {
         let workload = MemcachedWorkload {
             threads: 1,
@@ -148,7 +148,7 @@ impl Stage {
     }
 }
 
-/// The observations at the start and end of the window.
+/// The counter's snapshots at the start and end of the window, and the host as observed at the start.
 struct Looks {
     counter: DeliveryCounter,
     snapshots: Vec<Result<Snapshot, linux::KernelError>>,
