@@ -51,11 +51,11 @@ enum Then {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Body {
     refused: bool,
-    /// Has no body, whatever its header says: 1xx, 204 and 304.
+    /// Whether the answer has no body, whatever its header says: true for status 1xx, 204 and 304.
     empty: bool,
     length: Option<u64>,
     chunked: bool,
-    /// An interim response (1xx), which precedes the final one.
+    /// Whether this is an interim response (1xx), which precedes the final one.
     interim: bool,
 }
 
@@ -65,7 +65,7 @@ impl Framing {
         Self { protocol, partial: Vec::new(), state: State::First, refusal: String::new() }
     }
 
-    /// The server's text of the last [`Reply::Refused`].
+    /// Returns the error text that the server sent in the last [`Reply::Refused`].
     pub fn refusal(&self) -> &str {
         &self.refusal
     }
@@ -199,7 +199,7 @@ impl Framing {
                 self.state = State::Bytes { left: bounded(length)?, then: Then::Reply(done(body.refused)) };
                 Ok(None)
             }
-            // The body would end only with the connection.
+            // Without a length or chunks, the body would end only when the connection closes.
             (false, false, None) => Err(Malformed::EndlessBody),
         }
     }
@@ -232,7 +232,7 @@ fn bounded(length: u64) -> Result<u64, Malformed> {
 
 /// Parses a number that consists only of digits.
 fn number(digits: &[u8], radix: u32) -> Option<u64> {
-    /// More digits than any valid length, too few to overflow.
+    /// More digits than any valid length has, but too few to overflow.
     const DIGITS_MAX: usize = 12;
     let plain = !digits.is_empty() && digits.len() <= DIGITS_MAX;
     let text = std::str::from_utf8(digits).ok().filter(|text| plain && !text.starts_with('+'))?;

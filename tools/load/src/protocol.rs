@@ -35,7 +35,7 @@ pub enum Malformed {
     ValueNotEnded,
     /// A value longer than [`Parser::VALUE_BYTES_MAX`].
     ValueTooLong(u64),
-    /// An answer with neither a length nor chunks: it would end only with the connection.
+    /// An answer with neither a length nor chunks, which would end only when the connection closes.
     EndlessBody,
 }
 
@@ -109,7 +109,7 @@ impl Parser {
         }
     }
 
-    /// The server's text of the last [`Reply::Refused`].
+    /// Returns the error text that the server sent in the last [`Reply::Refused`].
     pub fn refusal(&self) -> &str {
         &self.refusal
     }

@@ -14,7 +14,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// The longest span that is distinguished.
+    /// The longest span that the histogram distinguishes.
     pub const SPAN_MAX: Nanoseconds = Nanoseconds(120_000_000_000);
     const DIGITS: u8 = 3;
 
@@ -48,7 +48,8 @@ impl Recorder {
         self.histogram.len()
     }
 
-    /// The span that this share of spans does not exceed. `quantile` is from 0 to 1. Zero without spans.
+    /// Returns the span that a share `quantile` (0 to 1) of all spans does not exceed; zero if no span was
+    /// recorded.
     pub fn quantile(&self, quantile: f64) -> Nanoseconds {
         Nanoseconds(self.histogram.value_at_quantile(quantile).min(self.histogram.max()))
     }

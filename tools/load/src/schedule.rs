@@ -1,10 +1,10 @@
-//! When requests are due: an arrival process per connection, drawn from the seed, and a calendar
-//! over all of them.
+//! Decides when requests are due: an arrival process per connection, drawn from the seed, and a calendar over
+//! all of them.
 //!
-//! As in mutilate, every connection has its own renewal process, and the server sees their sum. The
-//! schedule depends only on the seed: a slow server delays when requests are *sent*, never when
-//! they are *due*. A connection that has no room for its due request leaves the calendar but keeps
-//! its place in time. The backlog therefore needs no memory: it is drawn when there is room for it.
+//! As in mutilate, every connection has its own renewal process, and the server sees their sum. The schedule
+//! depends only on the seed: a slow server delays when requests are *sent*, never when they are *due*. A
+//! connection that has no room for its due request leaves the calendar but keeps its due times. The backlog
+//! therefore needs no memory: a request is drawn when the connection has room for it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,7 +19,7 @@ use model::Chance;
 pub struct Arrival {
     /// The connection's number.
     pub connection: usize,
-    /// When its next request is due.
+    /// When the request is due.
     pub due: Nanoseconds,
 }
 
@@ -44,7 +44,7 @@ impl Stream {
         Self { chance, arrivals, mean_ns, due_ns }
     }
 
-    /// When its next request is due.
+    /// Returns when the connection's next request is due.
     #[inline]
     #[expect(
         clippy::cast_possible_truncation,

@@ -21,7 +21,7 @@ pub struct Operation {
 /// The error for bytes that are not an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAnOperation {
-    /// The header is of neither a read nor a write.
+    /// The header announces neither a read nor a write.
     Kind(u8),
     /// The length is zero, too long or not aligned.
     Length(u32),
@@ -98,7 +98,7 @@ pub fn answer(errno: Option<i32>) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// The error that the first byte of a failed answer encodes.
+/// Describes the error that the first byte of a failed answer encodes.
 pub(crate) fn refusal(first: u8) -> String {
     format!("the server's storage: {}", std::io::Error::from_raw_os_error(first.into()))
 }

@@ -85,7 +85,7 @@ fn every_datagram_of_every_size_is_answered() {
     for (request_bytes, answer_bytes) in [(8, 8), (1_400, 64), (64, 1_400), (60_000, 60_000)] {
         let service_time = Nanoseconds::ZERO;
         let server = options(Service::Datagrams { request_bytes, answer_bytes, service_time });
-        // Large ones one by one, so that they fit into the default socket buffer.
+        // Send large datagrams one by one, so that they fit into the default socket buffer.
         let depth = if request_bytes > 10_000 { 1 } else { 4 };
         let several = Pace { depth, threads: 1, flows: 2, ..pace() };
         for load in [OfferedLoad::PerSecond(500.0), OfferedLoad::Max] {

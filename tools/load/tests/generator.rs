@@ -48,8 +48,8 @@ fn origin() -> Origin {
 /// connections.
 type Behaviour = fn(u32, &str, &mut TcpStream) -> std::io::Result<()>;
 
-/// Starts a server that answers requests one by one, with a thread per connection. It ends with the
-/// process.
+/// Starts a server that answers requests one by one, with a thread per connection. The server runs until this
+/// process exits.
 fn fake_server(behaviour: Behaviour) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
     let address = listener.local_addr().expect("bound");

@@ -27,7 +27,7 @@ pub(super) const CONNECT_TIMEOUT: Nanoseconds = Nanoseconds::from_millis(2_000);
 /// How long an answer over UDP is awaited: a lost datagram is not retransmitted.
 pub(super) const ANSWER_TIMEOUT: Nanoseconds = Nanoseconds::from_millis(200);
 
-/// Maximum number of datagrams that are read from a socket before the next one's turn.
+/// Maximum number of datagrams that are read from a socket before the next socket's turn.
 const DATAGRAMS_MAX: usize = 64;
 
 /// A request's type.
@@ -103,15 +103,16 @@ pub(super) struct Connection {
     blocks: u64,
     /// The size of the UDP datagrams in `out`; `None` over TCP.
     datagram_bytes: Option<usize>,
-    /// How many requests were sent and are no longer pending: the number of the first pending datagram.
+    /// How many requests were sent and are no longer pending; this is also the number of the first pending
+    /// datagram.
     settled: u64,
     /// Whether answers are only counted, not parsed.
     counts: bool,
     /// Bytes received of the answer to the first pending request.
     answer_come: u32,
-    /// The first byte of that answer.
+    /// The first byte of the answer to the first pending request.
     answer_first: u8,
-    /// The last error text, of an answer that was counted rather than parsed.
+    /// The last error text in an answer that was counted rather than parsed.
     refusal: String,
     /// Whether the epoll is waiting for `EPOLLOUT`.
     waits_to_write: bool,
@@ -127,8 +128,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects, waiting at most [`CONNECT_TIMEOUT`], and registers with the epoll under this
-    /// number. With `datagram_bytes` it is a UDP socket, for requests of that size.
+    /// Connects to the server, waiting at most [`CONNECT_TIMEOUT`], and registers the socket with the epoll
+    /// under `number`. With `datagram_bytes`, the socket is a UDP socket, for requests of that size.
     pub(super) fn open(
         server: SocketAddr,
         epoll: &OwnedFd,
@@ -208,7 +209,7 @@ impl Connection {
         self.blocks += u64::from(bytes);
     }
 
-    /// Adds a request of a UDP datagram, which begins with its number.
+    /// Adds a request that is sent in a UDP datagram; the datagram begins with the request's number.
     #[inline]
     pub(super) fn push_datagram(&mut self, pending: Pending) {
         let number = self.settled + self.pending.len() as u64;
@@ -285,7 +286,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes datagrams until none is left or the kernel accepts no more. Those that it drops are lost.
+    /// Writes datagrams until none is left or the kernel accepts no more. Datagrams that the kernel drops are
+    /// lost.
     #[inline]
     fn flush_datagrams(&mut self, bytes: usize, flags: SendFlags) -> io::Result<()> {
         while self.written < self.out.len() {
@@ -340,8 +342,8 @@ impl Connection {
         Ok(now)
     }
 
-    /// Reads the datagrams that have arrived, and counts their requests as answered, and requests before
-    /// them as lost: a flow's datagrams stay in order. Returns the time of the last read.
+    /// Reads the datagrams that have arrived. Counts their requests as answered and earlier pending requests
+    /// as lost, because a flow's datagrams stay in order. Returns the time of the last read.
     #[inline]
     pub(super) fn receive_datagrams(
         &mut self,
@@ -428,7 +430,7 @@ impl Connection {
         }
         let missing = (answer_bytes - self.answer_come) as usize;
         if input.len() < missing {
-            // Cannot fail: the length is below `missing`, a u32.
+            // Cannot fail: the length is below `missing`, which comes from a u32.
             self.answer_come += u32::try_from(input.len()).unwrap_or(0);
             *input = &[];
             return Ok(None);

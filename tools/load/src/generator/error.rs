@@ -89,7 +89,7 @@ pub enum RunError {
     Malformed {
         /// The server's address.
         server: SocketAddr,
-        /// The mistake in the bytes.
+        /// The error in the server's bytes.
         #[source]
         cause: Malformed,
     },
@@ -100,7 +100,7 @@ pub enum RunError {
         server: SocketAddr,
         /// The reply.
         reply: String,
-        /// The request, or that there was none.
+        /// Describes the request, or says that there was none.
         request: &'static str,
     },
     /// Connections were lost and could not be re-established, or were lost too often.

@@ -1,24 +1,23 @@
-//! When a run does not count: the generator, not the server, determined the response times.
+//! Decides when a run does not count because the generator, not the server, determined the response times.
 //!
-//! A response time starts at the due time, so it includes any delay of the generator between the
-//! due time and the write. That delay is known exactly: `generator_lateness`, counted from the
-//! moment when the request was due *and* its connection had room. (Waiting for room on the
-//! connection is the server's doing and not included.) Lateness and response time are compared at
-//! two points:
+//! A response time starts at the due time, so it includes any delay of the generator between the due time and
+//! the write. That delay is known exactly: `generator_lateness`, counted from the moment when the request was
+//! due *and* its connection had room. (Waiting for room on the connection is the server's doing and not
+//! included.) Lateness and response time are compared at two points:
 //!
-//! - the median, where lateness adds equally to every response time: its share of the response time
-//!   must be small against the differences between delivery modes;
-//! - the 99th percentile, where one pause of the client's CPU (a softirq, another guest) causes
-//!   late requests and long response times together: the tail may contain such pauses but must not
-//!   consist mostly of them.
+//! - the median, where lateness adds equally to every response time: its share of the response time must be
+//!   small against the differences between delivery modes;
+//! - the 99th percentile, where one pause of the client's CPU (a softirq, another guest) causes late requests
+//!   and long response times together: the tail may contain such pauses but must not consist mostly of them.
 //!
-//! A client that sleeps until a request is due ([`Waiting::Block`]) is late by its wake-up latency.
-//! So is an ordinary client, and its users wait for that: lateness up to [`WAKING`] never makes a
-//! run void. Above that, lateness may be up to half of a percentile. If it is more, the percentile
-//! shows when the client ran rather than when the server answered, and the run is void.
+//! A client that sleeps until a request is due ([`Waiting::Block`]) is late by its wake-up latency. An
+//! ordinary client has the same latency, and its users wait for it: lateness up to [`WAKING`] never makes a
+//! run void. Above that, lateness may be up to half of the response time at the same percentile. If lateness
+//! is more, the percentile shows when the client ran rather than when the server answered, and the run is
+//! void.
 //!
-//! In closed loop, a request is due when the generator has read the last answer, so it cannot be
-//! late. `generator_busy` shows whether the generator was the limit.
+//! In closed loop, a request is due when the generator has read the last answer, so it cannot be late.
+//! `generator_busy` shows whether the generator was the limit.
 
 use model::{Evidence, Nanoseconds, OfferedLoad, Waiting};
 

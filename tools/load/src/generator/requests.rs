@@ -15,11 +15,11 @@ use super::connection::{Connection, Pending, Request};
 #[derive(Debug)]
 pub(super) enum Requests<'a> {
     Memcached(Memcached<'a>),
-    /// Requests of a fixed size, cut from the block.
+    /// Requests of a fixed size, cut from `BLOCK`.
     Exchange(&'a ExchangeWorkload),
     /// Requests of a fixed size in UDP datagrams, each with its number.
     Datagrams(&'a ExchangeWorkload),
-    /// Operations at offsets drawn per connection.
+    /// Storage operations, at offsets that are drawn per connection.
     Storage {
         workload: &'a StorageWorkload,
         /// The data of write operations.

@@ -30,7 +30,7 @@ pub enum Edge {
     Closes,
 }
 
-/// What the caller provides and the generator must not know: namespaces, CPUs, counters.
+/// Hooks for the parts that the caller provides and the generator must not know: namespaces, CPUs, counters.
 pub trait Environment: Sync {
     /// Called first in every client thread, before it creates its sockets: the place to enter a
     /// network namespace and to pin the thread.
@@ -82,8 +82,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// The evidence of this run, including whether it counts. Fields that the caller counts (`cpu`,
-    /// `counters`, …) are `None` for the caller to fill in.
+    /// Converts the run into evidence and decides whether the run counts. Fields that the caller counts
+    /// (`cpu`, `counters`, …) are `None` for the caller to fill in.
     pub fn into_evidence(self, label: impl Into<String>, origin: Origin) -> Evidence {
         let mut evidence = Evidence {
             requests: self.requests,
@@ -139,8 +139,8 @@ pub fn offer(
     let pace = workload.pace();
     let tallies = thread::scope(|scope| {
         let (ready, readies) = mpsc::channel();
-        // Keep this end open until the window closes: otherwise threads that finish early would end
-        // the sleep.
+        // Keep `alarm` until the window closes: otherwise threads that finish early would close the channel
+        // and end the sleep.
         let (alarm, alarms) = mpsc::channel();
         let mut threads = Vec::new();
         let mut starters = Vec::new();

@@ -42,7 +42,7 @@ pub(super) struct Tally {
     pub(super) generator_lateness: Recorder,
     /// How long the thread was idle within the window.
     pub(super) idle: Nanoseconds,
-    /// The first error text.
+    /// The first error text with which the server refused a request.
     pub(super) refusal: Option<String>,
 }
 

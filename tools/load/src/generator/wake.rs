@@ -14,7 +14,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 /// late, which is counted.
 const LEAD_MAX: Nanoseconds = Nanoseconds::from_millis(2);
 
-/// The lead shrinks by this fraction at each wake-up in time: it halves within about 45 of them.
+/// The lead shrinks by one part in `FALL` at each timely wake-up: it halves within about 45 of them.
 const FALL: u64 = 64;
 
 /// How long before a due time a thread should wake.

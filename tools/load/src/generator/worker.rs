@@ -81,7 +81,7 @@ pub(super) struct Worker<'a> {
     pub(super) connections: Vec<Connection>,
     pub(super) events: Vec<epoll::Event>,
     pub(super) buffer: Box<[u8]>,
-    /// How long before a due time the thread wakes; `None` if it sleeps until then.
+    /// How long before a due time the thread wakes; `None` if the thread sleeps until the due time.
     lead: Option<Lead>,
     /// When overdue answers over UDP are given up next; `None` over TCP.
     expires: Option<Moment>,
@@ -216,7 +216,7 @@ impl<'a> Worker<'a> {
         Ok(true)
     }
 
-    /// Waits once and reads what has arrived. Returns the time of that, or `None` if the run was
+    /// Waits once and reads what has arrived. Returns the time at the end, or `None` if the run was
     /// abandoned.
     #[inline]
     fn turn(
@@ -519,8 +519,7 @@ mod test {
 
     use super::*;
 
-    /// A busy machine may lengthen a single wait, but all of many waits are long only if the call itself
-    /// rounds.
+    /// A busy machine may lengthen a single wait. Only a call that rounds up makes all of many waits long.
     #[test]
     fn a_wait_of_300_microseconds_is_not_rounded_to_a_millisecond() {
         let server = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");

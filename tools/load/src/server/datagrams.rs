@@ -1,4 +1,4 @@
-//! Answers each request that comes in a UDP datagram with another, as neper's `udp_rr`.
+//! Answers each request in a UDP datagram with another datagram, as neper's `udp_rr` does.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -40,7 +40,8 @@ impl Datagrams {
         let socket = socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
         sockopt::set_socket_reuseport(&socket, true)?;
         bind(&socket, &address)?;
-        // One byte more, so that a longer request is not mistaken for one that was cut to this size.
+        // The buffer is one byte larger, so that a longer request is not mistaken for one that was cut to
+        // this size.
         let request = vec![0; request_bytes as usize + 1].into_boxed_slice();
         Ok(Self {
             socket,
@@ -50,8 +51,8 @@ impl Datagrams {
         })
     }
 
-    /// Answers the requests that have arrived. Datagrams of another size are ignored, and an answer for
-    /// which there is no room is dropped, as the network would.
+    /// Answers the requests that have arrived. Ignores datagrams of another size, and drops an answer for
+    /// which the kernel has no room, as a network would.
     #[inline]
     pub(super) fn turn(&mut self) {
         for _ in 0..DATAGRAMS_MAX {

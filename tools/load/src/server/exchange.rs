@@ -11,15 +11,15 @@ use crate::clock::Moment;
 /// The event that a connection waits for after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wants {
-    /// For more bytes to read.
+    /// Waits for more bytes to read.
     Read,
-    /// For room to write the rest of an answer.
+    /// Waits for room to write the rest of an answer.
     Write,
-    /// For nothing: the connection has ended.
+    /// Waits for nothing: the connection has ended.
     End,
 }
 
-/// The bytes of answers.
+/// The bytes from which answers are sent, repeatedly: their content does not matter.
 static BLOCK: [u8; 64 * 1024] = [b'y'; 64 * 1024];
 
 /// A connection's progress in its requests and answers.

@@ -68,7 +68,7 @@ impl ServerOptions {
 #[derive(Debug)]
 pub struct Listener {
     tcp: TcpListener,
-    /// One for each thread of a server of datagrams.
+    /// The UDP sockets, one for each thread, of a server that answers datagrams.
     datagrams: Vec<Datagrams>,
 }
 

@@ -35,25 +35,24 @@ impl ServerOptions {
 /// The service of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// For each request of a fixed size, it sends an answer of a fixed size, with arbitrary
-    /// content.
+    /// Sends an answer of a fixed size, with arbitrary content, for each request of a fixed size.
     Exchange {
         /// Length of a request. Range 1..=[`model::ExchangeWorkload::BYTES_MAX`].
         request_bytes: u32,
         /// Length of an answer. Range 1..=[`model::ExchangeWorkload::BYTES_MAX`].
         answer_bytes: u32,
-        /// How long it busy-loops for each request.
+        /// How long the server busy-loops for each request.
         service_time: Nanoseconds,
     },
-    /// For each request in a UDP datagram, it sends an answer of a fixed size, at the port on which it
-    /// listens. Connections are closed immediately.
+    /// Sends an answer of a fixed size for each request in a UDP datagram, at the port on which the server
+    /// listens. TCP connections are closed immediately.
     Datagrams {
         /// Length of a request. Range
         /// [`model::ExchangeWorkload::DATAGRAM_BYTES_MIN`]..=[`model::ExchangeWorkload::DATAGRAM_BYTES_MAX`].
         request_bytes: u32,
         /// Length of an answer, in the same range.
         answer_bytes: u32,
-        /// How long it busy-loops for each request.
+        /// How long the server busy-loops for each request.
         service_time: Nanoseconds,
     },
     /// Reads and writes a file or a block device with `O_DIRECT`, one operation per thread at a
@@ -102,7 +101,7 @@ pub enum ServeError {
         "epoll_pwait2 is missing: the server of the benches needs Linux 5.11, and no system call filter that rejects it"
     )]
     NoExactWait,
-    /// Creating a thread or an epoll, or waiting on it, failed.
+    /// A thread or an epoll could not be created, or waiting on the epoll failed.
     #[error("{what}: {cause}")]
     Kernel {
         /// The operation that failed.
