@@ -1,4 +1,5 @@
-//! The CPU time of the whole machine per answer, for each configuration: server and client, by two methods.
+//! Computes the CPU time of the whole machine (server and client) per answer, for each configuration, by two
+//! methods.
 
 use model::{CpuPerAnswer, Evidence, OfferedLoad};
 
@@ -6,22 +7,23 @@ use crate::table::number;
 use crate::variant::{Variant, pairs, ratio};
 use latency::measure::statistics::{Interval, median_interval, paired_ratio};
 
-/// One configuration at one load.
+/// The CPU cost of an answer in one configuration at one load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cost {
     /// The configuration.
     pub label: String,
     /// The load.
     pub load: OfferedLoad,
-    /// Runs that count and have CPU figures.
+    /// The number of runs that count and have CPU figures.
     pub runs: usize,
     /// See [`CpuPerAnswer::machine_us`].
     pub machine_us: Option<Interval>,
     /// See [`CpuPerAnswer::tasks_us`].
     pub tasks_us: Option<Interval>,
-    /// Ratio to the first configuration, over pairs of runs of one round; `None` for the first itself.
+    /// Ratio of `machine_us` to that of the first configuration, over pairs of runs of one round; `None` for
+    /// the first itself.
     pub machine_ratio: Option<Interval>,
-    /// Ratio to the first configuration for [`Cost::tasks_us`].
+    /// Ratio of [`Cost::tasks_us`] to that of the first configuration.
     pub tasks_ratio: Option<Interval>,
 }
 
@@ -31,7 +33,7 @@ const MACHINE: Method = |cost| cost.machine_us;
 const TASKS: Method = |cost| cost.tasks_us;
 
 impl Variant {
-    /// The cost of answers; empty if no run has CPU figures.
+    /// Returns the cost of an answer in each configuration at each load; empty if no run has CPU figures.
     pub fn costs(&self) -> Vec<Cost> {
         let results = &self.results;
         if results.evidence.iter().all(|run| run.cpu_per_answer.is_none()) {
@@ -66,7 +68,7 @@ impl Variant {
     }
 }
 
-/// The figure of each run; `None` if any run lacks it.
+/// Returns one method's figure for each run; `None` if any run lacks the figure.
 fn each(runs: &[&Evidence], method: Method) -> Option<Vec<f64>> {
     runs.iter().map(|run| method(run.cpu_per_answer.as_ref()?)).collect()
 }

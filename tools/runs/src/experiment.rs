@@ -1,4 +1,4 @@
-//! Comparable runs: configurations by loads by rounds, in a shuffled order.
+//! Performs comparable runs: every configuration at every load in every round, in a shuffled order.
 //!
 //! Every round visits every configuration at every load once, in an order that the seed shuffles per round.
 //! Changes of the host over time thus affect all configurations alike, and runs of one round form pairs. All
@@ -42,7 +42,7 @@ pub struct Cell<'a> {
 }
 
 impl Cell<'_> {
-    /// Whether a run is of this cell: runs of one round share a seed.
+    /// Returns whether a run belongs to this cell: runs of one round share a seed.
     fn is_of(&self, run: &Evidence) -> bool {
         run.label == self.label && run.load == self.load && run.workload.seed() == self.seed
     }
@@ -56,7 +56,7 @@ impl fmt::Display for Cell<'_> {
 
 /// The host of an experiment, provided by the caller: this crate must not know how it is configured.
 pub trait Stage {
-    /// The error of these operations.
+    /// The error that this trait's methods return.
     type Error: std::error::Error + 'static;
 
     /// Applies a configuration to the host.
@@ -71,7 +71,7 @@ pub trait Stage {
     /// If there is no run to judge. A void run is evidence, not an error.
     fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, Self::Error>;
 
-    /// Restores the state of the host before [`apply`](Self::apply).
+    /// Restores the state that the host had before [`apply`](Self::apply).
     ///
     /// # Errors
     /// If the host could not be fully restored.
@@ -136,11 +136,11 @@ impl Results {
 /// An experiment that ended early.
 #[derive(Debug)]
 pub struct Stopped<E> {
-    /// The run in which it ended.
+    /// The run in which the experiment ended.
     pub cell: String,
     /// The reason.
     pub failure: Failure<E>,
-    /// The results up to then.
+    /// The results until the experiment ended.
     pub results: Results,
 }
 
@@ -184,7 +184,7 @@ impl<E: std::error::Error + 'static> std::error::Error for Stopped<E> {
 }
 
 impl Experiment {
-    /// Every run, in order.
+    /// Returns every run of the experiment, in the order in which they are made.
     pub fn order(&self) -> Vec<Cell<'_>> {
         let mut order = Vec::new();
         for round in 0..self.rounds {
@@ -211,8 +211,8 @@ impl Experiment {
         self.resume(stage, Vec::new(), |_| Ok(()), progress)
     }
 
-    /// Performs the runs that `made` lacks, and repeats those that are void there. Passes each to `keep` as
-    /// soon as the host is restored.
+    /// Performs the runs that are missing or void in `made`. Passes each to `keep` as soon as the host is
+    /// restored.
     ///
     /// # Errors
     /// [`Stopped`] at the first run that fails or cannot be kept.

@@ -1,4 +1,4 @@
-//! Gates: the ratio that one configuration must reach relative to another, and whether it does.
+//! Parses and judges gates: the ratio that one configuration must reach relative to another.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,15 +21,15 @@ pub struct Gates(Vec<Gate>);
 pub struct Gate {
     /// The numbers of connections that the gate applies to; empty for all.
     flows: Vec<u32>,
-    /// The configuration that is judged.
+    /// The configuration that the gate judges.
     label: String,
-    /// The configuration that it is compared with.
+    /// The configuration that `label` is compared with.
     against: String,
     quantity: Quantity,
     bound: Bound,
 }
 
-/// The quantity of a ratio.
+/// The quantity whose ratio a gate bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quantity {
     /// Answers per second.
@@ -48,7 +48,7 @@ enum Bound {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Judged {
-    /// The experiment and the load.
+    /// The experiment and the load that were judged.
     pub place: String,
     /// The gate, as written in the file.
     pub gate: String,
@@ -166,7 +166,7 @@ impl fmt::Display for Judged {
 }
 
 impl Judged {
-    /// Judges a gate for the variant of this name.
+    /// Judges a gate in the variant called `name`.
     fn of(gate: &Gate, name: &str, ratios: &Ratios) -> Self {
         let ratio = match gate.quantity {
             Quantity::Rate => ratios.rate,
@@ -180,8 +180,8 @@ impl Judged {
 }
 
 impl Gates {
-    /// Judges the gates for these variants, in their order; gates for numbers of connections that were not
-    /// measured are left out.
+    /// Judges the gates in these variants, in the order of the gates. Gates for numbers of connections that
+    /// were not measured are left out.
     pub(crate) fn judge(&self, variants: &[Variant]) -> Vec<Judged> {
         let mut judged = Vec::new();
         for gate in &self.0 {

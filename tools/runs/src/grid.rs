@@ -1,5 +1,5 @@
-//! Several experiments side by side, one per size or number of flows, with tail response times and the number
-//! of polls by context: the tables of the documents on threaded NAPI and on event busy polling.
+//! Shows several experiments side by side, one per size or number of flows, with tail response times and the
+//! number of polls by context: the tables of the documents on threaded NAPI and on event busy polling.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use crate::table::{LATE50, LATE99, number};
 use crate::variant::{Ratios, Row, Variant, ratio};
 use latency::measure::statistics::{Interval, coverage};
 
-/// Experiments under one title. Written and read as JSON.
+/// Several experiments under one title. Written and read as JSON.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grid {
@@ -39,7 +39,7 @@ pub struct Grid {
     pub overall: Vec<Overall>,
 }
 
-/// A configuration without a run.
+/// A configuration that was requested but not run.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Skipped {
@@ -103,7 +103,7 @@ pub(crate) fn cells(row: &Row) -> [String; COLUMNS.len()] {
     ]
 }
 
-/// The column names of the table of ratios.
+/// The column names of the table that compares configurations by ratios.
 pub(crate) const RATIO_COLUMNS: [&str; 11] =
     ["mode", "load", "pairs", "rate", "50%", "90%", "95%", "99%", "99.9%", "99.99%", "cpu points"];
 
@@ -114,7 +114,7 @@ pub(crate) fn ratio_cells(row: &Ratios) -> [String; RATIO_COLUMNS.len()] {
     [label, load, row.pairs.to_string(), ratio(&row.rate), p50, p90, p95, p99, p999, p9999, points]
 }
 
-/// A difference with its interval: `-4.2 (-6.0 to -2.4)`.
+/// Formats a difference with its interval: `-4.2 (-6.0 to -2.4)`.
 fn difference(interval: &Option<Interval>) -> String {
     match interval {
         None => "-".to_owned(),
@@ -140,18 +140,18 @@ pub(crate) fn legend(rounds: u32) -> String {
 }
 
 impl Grid {
-    /// Judges these gates, in their order; gates for numbers of connections that were not measured are left
+    /// Judges these gates, in their order. Gates for numbers of connections that were not measured are left
     /// out.
     pub fn judge(&self, gates: &Gates) -> Vec<Judged> {
         gates.judge(&self.variants)
     }
 
-    /// The largest number of rounds of its experiments.
+    /// Returns the largest number of rounds of the grid's experiments.
     pub(crate) fn rounds(&self) -> u32 {
         self.variants.iter().map(|variant| variant.results.experiment.rounds).max().unwrap_or(0)
     }
 
-    /// The tables, as text.
+    /// Renders the tables as text.
     pub fn render(&self) -> String {
         let mut text = String::new();
         for variant in &self.variants {
@@ -222,12 +222,12 @@ impl Grid {
         all
     }
 
-    /// Whether any run counts.
+    /// Returns whether at least one run counts.
     pub fn counts(&self) -> bool {
         self.variants.iter().flat_map(|variant| &variant.results.evidence).any(|run| run.void.is_none())
     }
 
-    /// The reason of the first void run, for each configuration, load and variant.
+    /// Returns why the first void run does not count, for each configuration, load and variant.
     pub fn voids(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for Variant { name, results, .. } in &self.variants {
@@ -242,8 +242,8 @@ impl Grid {
     }
 }
 
-/// Writes rows under their columns, names left-aligned, numbers right-aligned; columns without a number are
-/// left out.
+/// Writes rows under their columns: names left-aligned, numbers right-aligned. Leaves out columns without a
+/// number.
 fn aligned<const N: usize>(text: &mut String, columns: &[&str; N], rows: &[([String; N], String)]) {
     let shown: Vec<bool> =
         (0..N).map(|at| at < 2 || rows.iter().any(|(cells, _)| cells[at] != "-")).collect();

@@ -1,12 +1,12 @@
-//! Repeated runs of a benchmark, and what they show together.
+//! Repeats the runs of a benchmark, and summarises their results.
 //!
 //! This crate orders the runs, separates their results from noise, and renders them as text and HTML. It must
 //! not know the settings that it judges, and it offers no load itself: a [`Stage`] does. Only the benches use
 //! it; the daemon is built without it.
 //!
-//! Read in this order: [`experiment`] (configurations by loads by rounds), [`summary`] and [`mod@verdict`]
-//! (the results of one experiment), [`table`], [`mod@variant`], [`grid`], [`mod@overall`] and [`cost`]
-//! (several side by side), [`gate`] (their required ratios), [`html`].
+//! Read in this order: [`experiment`] (every configuration at every load in every round), [`summary`] and
+//! [`mod@verdict`] (the results of one experiment), [`table`], [`mod@variant`], [`grid`], [`mod@overall`] and
+//! [`cost`] (several experiments side by side), [`gate`] (the ratios that they must reach), [`html`].
 #![forbid(unsafe_code)]
 
 pub mod cost;

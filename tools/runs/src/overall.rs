@@ -1,4 +1,4 @@
-//! Several variants of a grid combined: one configuration against another over the pairs of runs of all
+//! Combines several variants of a grid: compares one configuration with another over the pairs of runs of all
 //! variants, like the summary of the NET-policy document ("on average ~1.26X than baseline").
 
 use schemars::JsonSchema;
@@ -19,8 +19,8 @@ pub struct Overall {
 }
 
 impl Overall {
-    /// The ratios of every configuration that was measured together with `against`: the geometric mean over
-    /// all pairs of runs. Variants that were not measured are left out.
+    /// Returns the ratios of every configuration that was measured together with `against`: the geometric
+    /// mean over all pairs of runs. Variants that were not measured are left out.
     pub fn ratios(&self, variants: &[Variant], against: &str) -> Vec<Ratios> {
         let mine: Vec<&Variant> =
             variants.iter().filter(|variant| self.variants.contains(&variant.name)).collect();

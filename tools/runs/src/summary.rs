@@ -1,11 +1,11 @@
-//! One configuration at one load, summarised over all its rounds for the table and the report.
+//! Summarises one configuration at one load over all its rounds, for the table and the report.
 
 use model::{Distribution, Evidence, Nanoseconds, OfferedLoad};
 
 use crate::experiment::Results;
 use latency::measure::statistics::{Interval, median_interval};
 
-/// A cell of the table.
+/// The results of one configuration at one load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// The configuration.
@@ -20,7 +20,7 @@ pub struct Summary {
     pub saturated: usize,
     /// Runs that count in which the generator may have been the limit.
     pub limited: usize,
-    /// Answers per second. This and all below: `None` without runs that count.
+    /// Answers per second. This field and all below are `None` without runs that count.
     pub throughput: Option<Interval>,
     /// The mean response time, in microseconds.
     pub avg_us: Option<Interval>,
@@ -32,7 +32,8 @@ pub struct Summary {
     pub p99_us: Option<Interval>,
     /// The 99.9th percentile, in microseconds; also `None` if no answer of a run exceeded it.
     pub p999_us: Option<Interval>,
-    /// The 99.99th percentile, likewise; also `None` in evidence of earlier versions.
+    /// The 99.99th percentile, in microseconds; also `None` if no answer of a run exceeded it, and in
+    /// evidence of earlier versions.
     pub p9999_us: Option<Interval>,
     /// The median lateness of the generator, in microseconds; also `None` in closed loop and in simulations.
     pub late_p50_us: Option<Interval>,
@@ -48,7 +49,8 @@ pub struct Summary {
     pub irqs: Option<Interval>,
     /// Context switches of the server's machine per second; `None` if they were not counted.
     pub switches: Option<Interval>,
-    /// The share of its packets that the server polled itself, in percent; also `None` if not counted.
+    /// The share of its packets that the server received by busy polling, in percent; also `None` if not
+    /// counted.
     pub own_percent: Option<Interval>,
     /// Interrupts per answer; also `None` if not counted.
     pub interrupts: Option<Interval>,
@@ -113,7 +115,7 @@ impl Summary {
         }
     }
 
-    /// Caveats for reading this cell; empty if there are none.
+    /// Returns caveats for reading this cell; empty if there are none.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         if self.saturated > 0 {
@@ -129,7 +131,7 @@ impl Summary {
     }
 }
 
-/// The generator's lateness over the runs; `None` for runs that cannot be late.
+/// Summarises one statistic of the generator's lateness over the runs; `None` if a run cannot be late.
 pub(crate) fn late(runs: &[&Evidence], of: fn(&Distribution) -> Nanoseconds) -> Option<Interval> {
     let each = |run: &&Evidence| {
         let late = &run.generator_lateness;
@@ -138,7 +140,7 @@ pub(crate) fn late(runs: &[&Evidence], of: fn(&Distribution) -> Nanoseconds) -> 
     median_interval(&runs.iter().map(each).collect::<Option<Vec<f64>>>()?)
 }
 
-/// Whether an answer of the run exceeded a percentile that one of `answers` does.
+/// Returns whether at least one answer of the run exceeded the percentile that one in `answers` exceeds.
 fn exceeded(run: &Evidence, answers: u64) -> bool {
     run.latency.count >= answers
 }

@@ -1,4 +1,4 @@
-//! The table as text: a block per configuration, a line per load.
+//! Renders the results as a text table: a block per configuration, a line per load.
 
 use std::fmt::Write as _;
 
@@ -10,8 +10,8 @@ use model::machine;
 /// A column: its name and its value.
 type Column = (&'static str, fn(&Summary) -> Option<&Interval>);
 
-/// The columns. Those of [`LEGENDS`] are netpolicy's, and are shown only if they were counted; the others have
-/// the names of the NET-policy document.
+/// All columns. Columns in [`LEGENDS`] are netpolicy's additions and are shown only if they were counted; the
+/// others have the names of the NET-policy document.
 const COLUMNS: [Column; 17] = [
     ("qps", |row| row.throughput.as_ref()),
     ("avglat", |row| row.avg_us.as_ref()),
@@ -35,7 +35,7 @@ const COLUMNS: [Column; 17] = [
 /// The median and the 99th percentile of the generator's lateness.
 pub(crate) const LATE50: &str = "50%late";
 pub(crate) const LATE99: &str = "99%late";
-/// The percentiles beyond the document's.
+/// The percentiles that the NET-policy document does not have.
 pub(crate) const P999: &str = "99.9%lat";
 pub(crate) const P9999: &str = "99.99%lat";
 /// CPU time of the server's CPUs per answer.
@@ -46,7 +46,7 @@ pub(crate) const CYCLES: &str = "cyc/req";
 pub(crate) const IRQS: &str = "irq/s";
 /// Context switches of the server's machine per second.
 pub(crate) const SWITCHES: &str = "csw/s";
-/// The share of its packets that the server polled itself: whether busy polling is engaged.
+/// The share of its packets that the server polled itself, which shows whether busy polling is engaged.
 const OWN: &str = "own";
 /// Interrupts of the server's NAPIs per answer.
 pub(crate) const INTERRUPTS: &str = "irq/req";
@@ -55,7 +55,7 @@ pub(crate) const BATCH: &str = "batch";
 /// The share of `epoll_wait` calls that returned no event.
 pub(crate) const EMPTY: &str = "empty";
 
-/// Explanations of netpolicy's columns.
+/// Explanations of the columns that netpolicy adds.
 const LEGENDS: [(&str, &str); 12] = [
     (P999, ""),
     (P9999, ""),
@@ -171,8 +171,8 @@ fn is_small(estimate: f64) -> bool {
     estimate > 0.0 && estimate < 0.095
 }
 
-/// Formats an estimate and its ± over this many runs, with as many digits as its magnitude needs. A single
-/// run has no ±.
+/// Formats an estimate and the half-width of its interval over this many runs, as `ESTIMATE ±HALF-WIDTH`,
+/// with as many digits as the estimate's magnitude needs. A single run has no `±`.
 pub(crate) fn number(interval: Option<&Interval>, runs: usize) -> String {
     match interval {
         None => "-".to_owned(),

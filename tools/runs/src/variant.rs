@@ -1,4 +1,4 @@
-//! One experiment of a grid: its rows, and the ratios of its configurations.
+//! Computes the rows of one experiment of a grid, and the ratios of its configurations.
 
 use latency::measure::statistics::{Interval, median_interval, paired_difference, paired_ratio};
 use load::record::Recorder;
@@ -13,15 +13,15 @@ use crate::summary::late;
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
-    /// The name that distinguishes it: `1 B/1 B, 64 flows`.
+    /// The experiment's unique name, such as `1 B/1 B, 64 flows`.
     pub name: String,
-    /// Closed-loop answers per second of the first configuration, if loads are shares of that.
+    /// Closed-loop answers per second of the first configuration, if loads are shares of that rate.
     pub borne: Option<f64>,
     /// The results of the experiment.
     pub results: Results,
 }
 
-/// One configuration at one load, over all its rounds.
+/// The results of one configuration at one load, over all its rounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// The configuration.
@@ -32,14 +32,15 @@ pub struct Row {
     pub remarks: Vec<String>,
     /// Runs that count.
     pub runs: usize,
-    /// Answers per second; of streams, gigabits per second. This and all below: `None` without runs that count.
+    /// Answers per second; for streams, gigabits per second. This field and all below are `None` without runs
+    /// that count.
     pub rate: Option<Interval>,
     /// Response times in microseconds, at [`Row::QUANTILES`].
     pub latency_us: [Option<Interval>; Row::QUANTILES.len()],
     /// The generator's lateness, in microseconds: median and 99th percentile. Also `None` in closed loop and
     /// in simulations.
     pub late_us: [Option<Interval>; 2],
-    /// CPU use of the server's CPUs, in percent; this and all below: also `None` if not measured.
+    /// CPU use of the server's CPUs, in percent. This field and all below are also `None` if not measured.
     pub cpu_percent: Option<Interval>,
     /// Context switches of the host per second.
     pub switches: Option<Interval>,
@@ -93,16 +94,16 @@ impl Row {
     }
 }
 
-/// One configuration against another at one load: ratios over pairs of runs.
+/// Compares one configuration with another at one load, by ratios over pairs of runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ratios {
     /// The configuration.
     pub label: String,
-    /// The configuration that it is compared with.
+    /// The configuration that `label` is compared with.
     pub against: String,
     /// The load.
     pub load: OfferedLoad,
-    /// Pairs of runs that both count.
+    /// The number of pairs of runs that both count.
     pub pairs: usize,
     /// Ratio of the rates, offered or answered; `None` with fewer than two pairs.
     pub rate: Option<Interval>,
@@ -112,7 +113,7 @@ pub struct Ratios {
     pub cpu_points: Option<Interval>,
 }
 
-/// The pairs of runs of two configurations in one round, if both runs count.
+/// Returns the pairs of runs that two configurations made in the same round, if both runs count.
 pub(crate) fn pairs<'a>(
     results: &'a Results,
     label: &str,
@@ -166,7 +167,7 @@ impl Ratios {
 }
 
 impl Variant {
-    /// The rows of the table: configuration by configuration, each in the order of loads.
+    /// Returns the rows of the table: configuration by configuration, each in the order of loads.
     pub fn rows(&self) -> Vec<Row> {
         let experiment = &self.results.experiment;
         let cells = experiment
@@ -192,7 +193,7 @@ impl Variant {
     }
 }
 
-/// Answers per second; of streams, gigabits per second.
+/// Returns answers per second; for streams, gigabits per second.
 fn rate(run: &Evidence) -> f64 {
     match &run.workload {
         Workload::TcpStream(ExchangeWorkload { request_bytes, answer_bytes, .. })
@@ -207,8 +208,8 @@ fn rate(run: &Evidence) -> f64 {
     }
 }
 
-/// Response times in microseconds at [`Row::QUANTILES`]; `None` if the evidence has no histogram, or so few
-/// answers that the quantile is the longest of them.
+/// Returns the response times in microseconds at [`Row::QUANTILES`]; `None` if the evidence has no histogram,
+/// or so few answers that the quantile is the longest of them.
 fn quantiles(run: &Evidence) -> Vec<Option<f64>> {
     let recorder = Recorder::from_distribution(&run.latency).ok();
     let at = |quantile: f64| {

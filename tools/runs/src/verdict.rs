@@ -1,4 +1,4 @@
-//! Whether runs after a change are better than runs before it, beyond noise.
+//! Judges whether runs after a change are better than runs before it, beyond noise.
 //!
 //! Runs are paired in the given order, so the caller alternates runs *before* and *after* the change and
 //! passes both in the order of rounds. The verdict depends on:
@@ -35,13 +35,13 @@ pub const DIFFERENCE_MIN: f64 = 0.01;
 pub enum Verdict {
     /// Better beyond noise, and every goal met.
     Better(Comparison),
-    /// Not shown to be better.
+    /// The change was not shown to be better, for these reasons.
     NotBetter(Comparison, Vec<Shortfall>),
     /// The runs are inconclusive.
     Void(Void),
 }
 
-/// Two sets of runs side by side.
+/// Compares the runs before a change with the runs after it.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
@@ -61,12 +61,12 @@ pub struct Comparison {
     pub p99: Compared,
     /// Answers per second.
     pub throughput: Compared,
-    /// CPUs' worth of server time that the change costs; negative if it saves CPU time. `None` if not
-    /// measured.
+    /// CPU time that the server needs in addition after the change, in CPUs; negative if the change saves CPU
+    /// time. `None` if not measured.
     pub cpus_added: Option<Interval>,
 }
 
-/// One quantity before and after.
+/// One quantity before and after the change.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compared {
@@ -114,13 +114,13 @@ impl fmt::Display for Quantity {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shortfall {
-    /// A goal is not met with certainty: the upper end of the interval is above it.
+    /// A goal is not met with certainty: the upper end of the interval is above the goal.
     GoalMissed {
         /// The percentile.
         quantity: Quantity,
         /// The goal.
         goal: Nanoseconds,
-        /// The measured value, in nanoseconds.
+        /// The measured value and its interval, in nanoseconds.
         found: Interval,
     },
     /// A quantity became worse beyond noise.

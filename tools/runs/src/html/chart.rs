@@ -25,9 +25,9 @@ const DODGE: f64 = 2.6;
 /// The scale of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Axis {
-    /// In powers of ten.
+    /// A logarithmic scale, labelled at powers of ten.
     Logarithmic,
-    /// From 0 to 100.
+    /// A linear scale from 0 to 100.
     Percent,
 }
 

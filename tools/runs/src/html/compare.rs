@@ -1,4 +1,4 @@
-//! The report of a comparison: how the interval of each change narrows from pair to pair.
+//! Renders the report of a comparison: how the interval of each change narrows from pair to pair.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -13,12 +13,12 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
 
-/// The state of the comparison after a pair, in percent.
+/// The state of the comparison after a number of pairs, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ComparePoint {
     /// Number of pairs so far.
     pub pairs: usize,
-    /// The change of only this pair.
+    /// The change in only the last of these pairs.
     pub own: f64,
     /// The point estimate.
     pub estimate: f64,
@@ -28,10 +28,10 @@ pub struct ComparePoint {
     pub high: Option<f64>,
 }
 
-/// A chart of one quantity's change with one candidate.
+/// A chart that shows how one candidate changes one quantity.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CompareChart {
-    /// The quantity and the candidate.
+    /// Names the quantity and the candidate.
     pub title: String,
     /// The result of the comparison, as text.
     pub words: String,
@@ -126,10 +126,10 @@ fn factor(percent: f64) -> f64 {
     (percent / 100.0).max(-1.0).ln_1p()
 }
 
-/// How far the scale extends on both sides: over all point estimates and the last interval. Single pairs and
-/// the first intervals may lie outside.
+/// Computes how far the scale extends on both sides: over all point estimates and the last interval. Single
+/// pairs and the first intervals may lie outside.
 fn reach(chart: &CompareChart, margin: f64) -> f64 {
-    /// The largest factor that the axis shows: a hundred thousand.
+    /// The logarithm of the largest factor that the axis shows: a hundred thousand.
     const REACH_MAX: f64 = 11.6;
     let last = chart.points.last().into_iter().flat_map(|point| [point.low, point.high]);
     let ends = chart.points.iter().map(|point| point.estimate).chain(last.flatten());
@@ -138,7 +138,7 @@ fn reach(chart: &CompareChart, margin: f64) -> f64 {
         * 1.15
 }
 
-/// Labelled changes on the scale, in percent, in ascending order.
+/// Returns the changes to label on the scale, in percent, in ascending order.
 fn ticks(reach: f64) -> Vec<f64> {
     /// Factors to label, from fine to coarse; those outside the frame are left out.
     const NAMED: [&[f64]; 4] =

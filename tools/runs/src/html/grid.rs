@@ -1,4 +1,4 @@
-//! The report of a grid: for each variant, a chart of response times over percentiles and its two tables.
+//! Renders the report of a grid: for each variant, a chart of response times over percentiles and two tables.
 
 use std::fmt::Write as _;
 
@@ -245,7 +245,7 @@ mod test {
             ..Grid::default()
         });
         assert_eq!(page.matches("<figure").count(), 1);
-        // Two configurations at the five percentiles that two thousand answers support.
+        // The chart has two configurations at the five percentiles that two thousand answers support.
         assert_eq!(page.matches("class=\"point\"").count(), 10);
         for outside in ["http", "src=", "url(", "@import", "<link", "<script"] {
             assert!(!page.contains(outside), "{outside}");

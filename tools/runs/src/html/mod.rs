@@ -1,4 +1,4 @@
-//! The report of an experiment: a self-contained HTML file without scripts.
+//! Renders the report of an experiment: a self-contained HTML file without scripts.
 //!
 //! It shows response times over load (99th percentile and median, logarithmic), CPU use over load, the table,
 //! every option and every void run. Colours are distinguishable for colour-blind readers; dash patterns and
@@ -292,7 +292,7 @@ mod test {
     fn a_report_shows_every_cell_in_every_chart_and_needs_nothing_else() {
         let page = html_of_results("Delivery modes", &results());
         assert_eq!(page.matches("<figure").count(), 3);
-        // Two configurations at three loads in three charts.
+        // The report draws two configurations at three loads in three charts.
         assert_eq!(page.matches("class=\"point\"").count(), 18);
         for outside in ["http", "src=", "url(", "@import", "<link", "<script"] {
             assert!(!page.contains(outside), "{outside}");

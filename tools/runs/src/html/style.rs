@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 #[derive(Clone, Debug)]
 pub(super) struct SeriesStyle {
     pub(super) label: String,
-    /// The CSS class of its colour.
+    /// The CSS class of the line's colour.
     pub(super) colour: &'static str,
     pub(super) dash: &'static str,
     pub(super) marker: Marker,
@@ -68,7 +68,7 @@ pub(super) fn styles(labels: &[String]) -> Vec<SeriesStyle> {
         .collect()
 }
 
-/// The CSS rules that fade all lines except the one whose name the mouse points at.
+/// Returns the CSS rules that fade all lines except the one whose name the mouse points at.
 pub(super) fn hover(series: usize) -> String {
     let mut css = String::new();
     for index in 0..series {

@@ -1,4 +1,4 @@
-//! The report of a watched service: percentiles over time, and where the time is spent.
+//! Renders the report of a watched service: percentiles over time, and where the time is spent.
 
 use std::fmt::Write as _;
 
@@ -12,14 +12,14 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
 
-/// Maximum number of points in a chart: more cannot be distinguished.
+/// Maximum number of points in a chart: readers cannot distinguish more.
 pub const POINTS_MAX: usize = 1_000;
 
-/// Consecutive windows combined into one point of a chart. Spans are in microseconds; `None` with too few
+/// A point of a chart, which combines consecutive windows. Spans are in microseconds; `None` with too few
 /// requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WatchPoint {
-    /// When the windows ended, in seconds since the beginning.
+    /// When the last of the windows ended, in seconds since the beginning.
     pub at: f64,
     /// Median response time.
     pub p50: Option<f64>,
@@ -27,7 +27,7 @@ pub struct WatchPoint {
     pub p90: Option<f64>,
     /// 99th percentile of the response time.
     pub p99: Option<f64>,
-    /// Median wait in the ring.
+    /// Median wait in the NIC's receive ring.
     pub ring: Option<f64>,
     /// Median wake-up latency.
     pub wakeup: Option<f64>,
