@@ -1,4 +1,4 @@
-//! The simulator's speed: packets and events per second on one core, by scenario and by number of
+//! Measures the simulator's speed: packets and events per second on one core, by scenario and by number of
 //! connections.
 //!
 //! `cargo run --release -p netpolicy-sim --example speed [PART-OF-A-NAME]`
@@ -10,7 +10,7 @@ use std::time::Instant;
 use sim::outcome::Length;
 use sim::{Scenario, run};
 
-/// Runs per point. The fastest run counts, because other work shares the machine.
+/// Runs with these 99th percentiles in microseconds; each median is a tenth of the percentile.
 const REPEATS: u64 = 3;
 const LENGTH: Length = Length { warmup: 50_000_000, window: 450_000_000 };
 
@@ -40,7 +40,7 @@ fn measure_over(name: &str, scenario: &Scenario, length: Length) {
         fastest = fastest.min(began.elapsed().as_secs_f64());
         counted = (outcome.packets, outcome.events);
     }
-    // The warm-up is simulated at the same rate.
+    // Include the warm-up, which is simulated at the same rate.
     let share = (length.warmup + length.window) as f64 / length.window as f64;
     let rate = |count: u64| count as f64 * share / fastest / 1e6;
     let (packets, events) = (rate(counted.0), rate(counted.1));
@@ -88,13 +88,14 @@ fn main() {
         ("layout.thread-cpus", "0"),
     ]);
     measure("1 CPU, 1 queue, interrupt at 50K", &single);
-    // Cost by packets: the time per packet must not depend on the number of packets.
+    // Measure the cost by number of packets: the time per packet must not depend on it.
     for millis in [100, 300, 1000, 3000] {
         let length = Length { warmup: 50_000_000, window: millis * 1_000_000 };
         let scenario = of(&[("delivery.mode", "suspend20"), ("clients.load", "600K")]);
         measure_over(&format!("8 CPUs, suspend20 at 600K, {millis} ms"), &scenario, length);
     }
-    // Cost by connections: the run is long enough that the first requests of the connections hardly matter.
+    // Measure the cost by number of connections. The run is long enough that the first requests of the
+    // connections hardly matter.
     let length = Length { warmup: 50_000_000, window: 2_950_000_000 };
     for connections in ["1000", "10000", "100000", "1000000"] {
         let scenario = of(&[

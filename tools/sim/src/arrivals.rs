@@ -13,7 +13,7 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// Requests in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrivals {
-    /// The requests of the slots up to `cursor`; the next one is at the end.
+    /// The requests of the slots up to `cursor`; the next request is at the end.
     near: Vec<u128>,
     /// The last slot of the finest level that was emptied.
     cursor: u64,
@@ -44,7 +44,8 @@ const LEVEL_BITS: u32 = 6;
 /// The coarsest level covers ten hours; no run is longer than one hour.
 const LEVELS: u32 = 5;
 const SLOT_LAST: u64 = (1 << (LEVELS * LEVEL_BITS)) - 1;
-/// Bits of a request's key below the time: the sequence number of its sending, then the connection.
+/// Bits of a request's key below the due time: the sequence number, in the order of sending, then the
+/// connection.
 const DUE_SHIFT: u32 = 64;
 const SEQUENCE_SHIFT: u32 = 32;
 
@@ -70,7 +71,7 @@ impl Arrivals {
         self.next
     }
 
-    /// An upper bound on the number of requests that arrive until this time.
+    /// Returns an upper bound on the number of requests that arrive until this time.
     #[inline]
     pub(crate) fn at_most_by(&mut self, by: u64) -> usize {
         while by != NEVER && self.next_far() <= by {
@@ -106,8 +107,8 @@ impl Arrivals {
         Some(ConnectionId::new(key as u32 as usize))
     }
 
-    /// Files a request in the finest possible slot: on the level of the first digit in which its slot differs
-    /// from the cursor.
+    /// Files a request in the finest possible slot: on the level of the first digit in which the request's
+    /// slot differs from the cursor.
     #[inline]
     fn file(&mut self, key: u128) {
         let slot = slot_of(key);
@@ -141,7 +142,7 @@ impl Arrivals {
             let mut requests = std::mem::take(&mut slot.requests);
             #[expect(clippy::cast_possible_truncation, reason = "one of five levels")]
             let shift = at as u32 * LEVEL_BITS;
-            // Finer digits are zero: all slots there are in the future.
+            // Finer digits are zero: all slots at the finer levels are in the future.
             let coarser = self.cursor >> (shift + LEVEL_BITS) << LEVEL_BITS;
             self.cursor = (coarser | digit as u64) << shift;
             for &key in &requests {
@@ -165,7 +166,8 @@ mod test {
 
     #[test]
     fn requests_arrive_in_the_order_of_a_heap_whatever_the_gaps() {
-        // Gaps from one nanosecond to hours, requests that are due before others sent long ago, and ties.
+        // The gaps range from one nanosecond to hours; some requests are due before others that were sent
+        // long ago, and some are due at the same time.
         for mean_bits in [0, 4, 13, 17, 22, 28, 34, 40, 44, 60] {
             let mut chance = Chance::new(mean_bits);
             let (mut arrivals, mut heap) = (Arrivals::new(), BinaryHeap::new());

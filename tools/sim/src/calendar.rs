@@ -27,7 +27,7 @@ const NEVER: u64 = u64::MAX;
 const BELOW_DUE: u32 = 22;
 /// The latest time that a key can hold, 73 minutes: no run is longer than an hour.
 const LAST: u64 = (1 << (u64::BITS - BELOW_DUE)) - 2;
-/// Maximum number of sources, so that there are four sequence numbers for each.
+/// Maximum number of sources: leaves at least four sequence numbers for each.
 const SOURCES_MAX: usize = (1 << 10) - 1;
 /// Enough places for a round of all sources; a smaller scenario never touches most of them.
 const PLACES: usize = 2 << 10;

@@ -1,21 +1,21 @@
-//! The distributions that the model draws from, based on [`model::Chance`]: one seed, one stream, passed to
-//! each caller that draws.
+//! Draws from the distributions that the model needs, based on [`model::Chance`]: one seed, one stream,
+//! passed to each caller that draws.
 
 pub use model::Chance;
 
 use crate::math::{exp, ln};
 
-/// Draws with mean 0 or 1, identical on every machine.
+/// Draws random numbers with mean 0 or 1, identical on every machine.
 pub trait Draws {
-    /// An exponential draw with mean 1.
+    /// Returns an exponential draw with mean 1.
     fn exponential(&mut self) -> f64;
 
-    /// A generalized Pareto draw with location 0, the given shape and mean 1: Facebook's `fb_ia` has shape
-    /// 0.154971.
+    /// Returns a generalized Pareto draw with location 0, the given shape and mean 1: Facebook's `fb_ia` has
+    /// shape 0.154971.
     fn pareto(&mut self, shape: f64) -> f64;
 
-    /// An approximately normal draw with mean 0 and deviation 1: the sum of four uniform draws (Irwin-Hall),
-    /// so never beyond ±3.47.
+    /// Returns an approximately normal draw with mean 0 and deviation 1: the sum of four uniform draws
+    /// (Irwin-Hall), so never beyond ±3.47.
     fn normal(&mut self) -> f64;
 }
 
@@ -36,8 +36,8 @@ impl Draws for Chance {
     }
 }
 
-/// The numbers of a [`Chance`], drawn in batches: this computes their logarithms, which most users need, side
-/// by side rather than one by one on demand.
+/// The numbers of a [`Chance`], drawn in batches: the logarithms, which most users need, are computed for a
+/// whole batch rather than one by one on demand.
 #[derive(Clone, Debug)]
 pub(crate) struct Stream {
     chance: Chance,
@@ -51,7 +51,7 @@ pub(crate) struct Stream {
 const AHEAD: usize = 32;
 
 impl Stream {
-    /// A stream of the numbers that follow in `chance`.
+    /// Creates a stream of the numbers that `chance` would draw next.
     pub(crate) const fn new(chance: Chance) -> Self {
         let none = [0.0; AHEAD];
         Self { chance, units: none, logs: none, bits: [0; AHEAD], taken: AHEAD }
@@ -78,14 +78,14 @@ impl Stream {
         self.taken = 0;
     }
 
-    /// A draw as by [`Chance::unit`].
+    /// Draws as [`Chance::unit`] does.
     #[inline]
     pub(crate) fn unit(&mut self) -> f64 {
         let i = self.take();
         self.units[i]
     }
 
-    /// A draw as by [`Chance::below`].
+    /// Draws as [`Chance::below`] does.
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
         let i = self.take();
         (((self.bits[i] >> 32) * u64::from(bound)) >> 32) as u32

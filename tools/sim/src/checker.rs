@@ -1,4 +1,4 @@
-//! Invariants of every run, checked by a passive observer.
+//! Checks invariants of every run, as a passive observer.
 //!
 //! Packets are conserved; an interrupt that is not armed never fires; budgets hold; time never goes
 //! backwards; each CPU's accounted time equals the elapsed time; a connection has at most one outstanding
@@ -22,7 +22,7 @@ pub struct Checker {
     wrong: Option<String>,
 }
 
-/// Packets of one queue.
+/// The packet counts of one queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ring {
     arrived: u64,
@@ -52,7 +52,7 @@ impl Checker {
         }
     }
 
-    /// The verdict after a run of this length.
+    /// Returns the verdict after a run of this length.
     ///
     /// # Errors
     /// The first violation.

@@ -12,7 +12,7 @@ pub(crate) struct CpuMask(u128);
 const _: () = assert!(CPUS_MAX <= u128::BITS);
 
 impl CpuMask {
-    /// The set of one CPU.
+    /// Creates the set that holds one CPU.
     #[inline]
     pub(crate) const fn of(cpu: CpuId) -> Self {
         Self(1 << cpu.index())

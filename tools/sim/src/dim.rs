@@ -9,7 +9,7 @@ const EVENTS: u64 = 64;
 /// Kernel: `NET_DIM_PARAMS_NUM_PROFILES`.
 const PROFILES: usize = 5;
 
-/// Microseconds and packets until an interrupt, by profile.
+/// For each profile, the microseconds and the packets after which the NIC raises an interrupt.
 pub(crate) type Profiles = [(u32, u32); PROFILES];
 
 /// Kernel: `NET_DIM_RX_CQE_PROFILES`.
@@ -86,7 +86,7 @@ impl Dim {
         }
     }
 
-    /// The microseconds and packets until an interrupt that are in force.
+    /// Returns the microseconds and the packets after which the NIC currently raises an interrupt.
     pub(crate) const fn moderation(&self) -> (u32, u32) {
         self.profiles[self.profile]
     }
@@ -236,7 +236,8 @@ fn compare(now: &Rates, before: &Rates) -> Compared {
 mod test {
     use super::*;
 
-    /// A link with a constant packet rate and one interrupt per moderation span.
+    /// Returns the moderation after measurements on a link with a constant packet rate and one interrupt per
+    /// moderation span.
     fn settled(packets_per_ms: u64, measurements: u32) -> Dim {
         let mut dim = Dim::new(RX_CQE);
         let mut sample = Sample::default();

@@ -13,7 +13,7 @@ pub struct Histogram {
 /// Each span below this has its own bucket; above it, there are this many buckets per doubling.
 const SUB_BUCKETS: u64 = 128;
 const SUB_BITS: u32 = 7;
-/// Doublings above `SUB_BUCKETS` with buckets: up to 2^44 ns, four hours.
+/// Number of doublings above `SUB_BUCKETS` that have buckets: up to 2^44 ns, more than four hours.
 const DOUBLINGS: usize = 37;
 
 impl Histogram {
@@ -55,12 +55,12 @@ impl Histogram {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
 
-    /// The given percentile, in thousandths: the middle of its bucket.
+    /// Returns the percentile given in thousandths: the middle of its bucket.
     pub fn per_mille(&self, per_mille: u64) -> u64 {
         self.quantile(per_mille * 10)
     }
 
-    /// The given percentile, in ten-thousandths.
+    /// Returns the percentile given in ten-thousandths: the middle of its bucket.
     pub fn quantile(&self, parts: u64) -> u64 {
         let rank = (u128::from(self.count) * u128::from(parts)).div_ceil(10_000).max(1);
         let mut below = 0_u128;
@@ -74,7 +74,7 @@ impl Histogram {
         0
     }
 
-    /// Every non-empty bucket: its middle and its count.
+    /// Iterates over the non-empty buckets, each as its middle and its count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.counts.iter().enumerate().filter(|&(_, &count)| count > 0).map(|(bucket, &count)| {
             let (low, width) = bounds(bucket);

@@ -136,7 +136,7 @@ id! {
 }
 
 impl QueueId {
-    /// The NAPI that polls it.
+    /// Returns the NAPI that polls this queue.
     #[inline]
     pub const fn napi(self) -> NapiId {
         NapiId(self.0)
@@ -144,7 +144,7 @@ impl QueueId {
 }
 
 impl NapiId {
-    /// The queue that it polls.
+    /// Returns the queue that this NAPI polls.
     #[inline]
     pub const fn queue(self) -> QueueId {
         QueueId(self.0)

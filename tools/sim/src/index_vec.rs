@@ -47,7 +47,7 @@ impl<I: Id, T> IndexVec<I, T> {
         &self.items[ids.start.index()..ids.end.index()]
     }
 
-    /// The item of an id. The vector grows up to it, with default items.
+    /// Returns the item of an id. If the vector is too short, it first grows with default items.
     pub(crate) fn entry(&mut self, id: I) -> &mut T
     where
         T: Clone + Default,

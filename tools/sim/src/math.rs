@@ -48,10 +48,8 @@ pub fn exp(x: f64) -> f64 {
     sum * f64::from_bits(((power + EXPONENT_BIAS) as u64) << MANTISSA_BITS)
 }
 
-/// With
-/// r
-///  <= 0.35, the thirteenth term is below 1e-15. Literals, so that the loop is unrolled and no power of two
-///  is divided by.
+/// With r from -0.35 to 0.35, the thirteenth term is below 1e-15. The divisors are literals, so that the loop
+/// is unrolled and no division by a power of two remains.
 const TAYLOR_DIVISORS: [f64; 13] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0];
 
 /// The square root, which IEEE 754 defines to the last bit.

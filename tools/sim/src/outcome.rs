@@ -31,7 +31,7 @@ pub struct Outcome {
     pub shares: [f64; 5],
     /// Packets taken from rings.
     pub packets: u64,
-    /// Packets lost to full rings.
+    /// Packets dropped because a ring was full.
     pub dropped: u64,
     /// Dropped requests, which are retransmitted after a timeout.
     pub retransmitted: u64,
@@ -49,9 +49,9 @@ pub struct Outcome {
     pub ksoftirqd: u64,
     /// Calls of `epoll_wait` that returned events.
     pub epoll_waits: u64,
-    /// Events returned by those calls.
+    /// Events that `epoll_wait` returned.
     pub epoll_events: u64,
-    /// Maximum number of events of one call.
+    /// Maximum number of events that one `epoll_wait` returned.
     pub epoll_batch_max: u32,
     /// How often threads went to sleep.
     pub epoll_sleeps: u64,
@@ -93,7 +93,7 @@ impl Outcome {
 /// Runs a scenario.
 ///
 /// # Errors
-/// [`Impossible`] if such a machine cannot exist, or the run would be longer than an hour.
+/// [`Impossible`] if no machine can have the scenario's values, or the run would be longer than an hour.
 pub fn run(scenario: &Scenario, seed: u64, length: Length) -> Result<Outcome, Impossible> {
     run_watched(scenario, seed, length, NoWatch).map(|(outcome, _)| outcome)
 }

@@ -1,9 +1,9 @@
-//! The numbering of event sources and tasks.
+//! Numbers the event sources and the tasks.
 
 use crate::ids::{ClientQueueId, ClientThreadId, CpuId, NapiId, QueueId, SourceId, TaskId, ThreadId};
 use crate::scenario::Scenario;
 
-/// The first number of each kind, in ascending order.
+/// The first number of each kind of event source and task, in ascending order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slots {
     // Sources of events. The CPUs come first.
@@ -31,7 +31,7 @@ pub(crate) enum Owner {
 }
 
 impl Slots {
-    /// The numbering of a scenario's machine.
+    /// Numbers the event sources and tasks of a scenario's machine.
     pub(crate) fn of(scenario: &Scenario) -> Self {
         let (cpus, queues) = (scenario.hardware.cpus as usize, scenario.hardware.queues as usize);
         let threads = scenario.application.threads as usize;
@@ -108,13 +108,13 @@ impl Slots {
         TaskId::new(self.housekeepers_from + cpu.index())
     }
 
-    /// The application's thread of a task, if it is one.
+    /// Returns the application's thread that this task is; `None` for other tasks.
     #[inline]
     pub(crate) const fn thread_of(self, task: TaskId) -> Option<ThreadId> {
         if task.index() < self.kthreads_from { Some(ThreadId::new(task.index())) } else { None }
     }
 
-    /// The NAPI of a task, if the task is a NAPI's thread.
+    /// Returns the NAPI whose thread this task is; `None` for other tasks.
     #[inline]
     pub(crate) const fn napi_of(self, task: TaskId) -> Option<NapiId> {
         if task.index() >= self.kthreads_from && task.index() < self.ksoftirqds_from {

@@ -1,4 +1,4 @@
-//! The sequence of station events, for comparison with a trace of a running kernel.
+//! Records the sequence of station events, for comparison with a trace of a running kernel.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub struct Line {
 }
 
 impl Trace {
-    /// A trace of at most this many events.
+    /// Creates a trace of at most this many events.
     pub const fn new(limit: usize) -> Self {
         Self { lines: Vec::new(), limit }
     }

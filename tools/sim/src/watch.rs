@@ -7,7 +7,7 @@ use crate::ids::{ConnectionId, CpuId, NapiId, QueueId, ThreadId};
 pub enum Class {
     /// In the application.
     User,
-    /// In system calls and kernel threads.
+    /// Time in system calls and kernel threads.
     System,
     /// In softirqs.
     Softirq,
@@ -66,7 +66,7 @@ pub enum Fact {
         work: u32,
         /// The budget.
         budget: u32,
-        /// The context that ran it.
+        /// The context that ran the poll.
         by: Poller,
     },
     /// A round of `net_rx_action` ended.
@@ -80,7 +80,7 @@ pub enum Fact {
     EpollReturned {
         /// The thread.
         thread: ThreadId,
-        /// The number of events.
+        /// The number of events that the call returned.
         events: u32,
     },
     /// A thread went to sleep in `epoll_wait`.
@@ -92,7 +92,7 @@ pub enum Fact {
     Woken {
         /// The thread.
         thread: ThreadId,
-        /// The CPU that woke it.
+        /// The CPU that woke the thread.
         by: CpuId,
     },
     /// `ep_suspend_napi_irqs`: the NAPI's timer was set to `irq-suspend-timeout`.

@@ -18,7 +18,7 @@ impl Link {
         Self { free: 0, message: crate::scenario::nanos(f64::from(bytes) * 8.0 / gbps / 1000.0) }
     }
 
-    /// When a message that is ready at this time has been transmitted.
+    /// Transmits a message that is ready at this time, and returns when the transmission ends.
     pub(crate) fn pass(&mut self, ready: u64) -> u64 {
         self.free = self.free.max(ready) + self.message;
         self.free

@@ -1,4 +1,4 @@
-//! Every key at both ends of its range: such machines are unusual but obey the same laws.
+//! Tests every key at both ends of its range: such machines are unusual but obey the same laws.
 
 use model::Nanoseconds;
 use sim::checker::Checker;

@@ -1,5 +1,5 @@
-//! Laws of every run: random scenarios under the checkers, identical results from the same seed, Little's
-//! law.
+//! Tests laws of every run: random scenarios under the checkers, identical results from the same seed,
+//! Little's law.
 
 use model::{DeliveryMode, OfferedLoad};
 use proptest::prelude::*;
@@ -66,7 +66,7 @@ fn a_closed_loop_obeys_littles_law() {
     }
 }
 
-/// Five threads at each end, like neper's `tcp_rr`.
+/// Creates a scenario with five threads at each end, like neper's `tcp_rr`.
 fn request_response(keys: &[(&str, &str)]) -> Scenario {
     let mut all = vec![
         ("application.threads", "5"),
@@ -113,7 +113,7 @@ fn response_times_grow_with_the_flows_of_a_clients_thread_even_if_the_server_has
     };
     let alone = at("5", "5");
     let (queued, apart) = (at("60", "5"), at("60", "60"));
-    // Twelve flows per thread that takes 20 us for each: it answers at most 50 thousand per second.
+    // A thread serves twelve flows and takes 20 us per request, so it answers at most 50 thousand per second.
     let most = 5.0 * 1e6 / 20.0;
     assert!(queued.throughput() < most && queued.throughput() > 0.9 * most, "{}", queued.throughput());
     assert!(queued.latency.mean() > 2.5 * alone.latency.mean());
@@ -155,8 +155,8 @@ fn cold_connections_cost_a_paced_load_more_than_a_closed_loop() {
         let keys = [("delivery.mode", "defer20"), ("clients.load", load), ("costs.packet-cold", cold)];
         run(&of(&keys), 1, length).expect("can be")
     };
-    // A paced connection is used again after all others of its thread, one of a closed loop right after its
-    // answer.
+    // A paced connection is used again after all others of its thread; a closed-loop connection is used again
+    // right after its answer.
     let dearer = |load: &str| {
         let per_request = |o: &Outcome| o.busy() * 8e6 / o.throughput();
         per_request(&at(load, "1")) - per_request(&at(load, "0"))
@@ -182,7 +182,7 @@ fn at_the_knee_threads_flee_the_caches_of_their_queues_and_at_low_load_they_stay
     let (stay, back) = (at("200K", "0", 1), at("200K", "300", 1));
     assert!(back.migrations > stay.migrations, "threads are moved away, and wake-ups bring them back");
     assert!((back.busy() / stay.busy() - 1.0).abs() < 0.08, "{} and {}", back.busy(), stay.busy());
-    // Response times differ tenfold between seeds there, whether threads migrate or not.
+    // At 800K, response times differ tenfold between seeds, whether threads migrate or not.
     let busy = |moves: &str| {
         (1..=SEEDS).map(|seed| at("800K", moves, seed.into()).busy()).sum::<f64>() / f64::from(SEEDS)
     };
@@ -267,7 +267,8 @@ fn impossible_machines_are_refused_with_the_reason() {
 
 #[test]
 fn idle_polls_of_a_deferred_queue_end_with_the_interrupt_armed() {
-    // One request per hundred milliseconds: a hundred empty timer polls, then the interrupt is armed again.
+    // With one request per hundred milliseconds, there are a hundred empty timer polls before the interrupt
+    // is armed again.
     let scenario = of(&[("clients.connections", "1"), ("clients.load", "10"), ("delivery.mode", "defer20")]);
     let length = Length { warmup: 0, window: 2_000_000_000 };
     let outcome = run(&scenario, 1, length).expect("can be");

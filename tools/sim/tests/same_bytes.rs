@@ -1,4 +1,5 @@
-//! A digest of each of many runs: a change that is not meant to affect the model changes none of them.
+//! Compares a digest of each of many runs: a change that is not meant to affect the model changes none of
+//! them.
 
 use std::fmt::Write;
 

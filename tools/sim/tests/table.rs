@@ -1,4 +1,5 @@
-//! The table of predicted p99 by delivery mode and load: its diff shows the effect of a change to the model.
+//! Prints the table of predicted p99 by delivery mode and load: its diff shows the effect of a change to the
+//! model.
 
 use std::fmt::Write;
 

@@ -1,11 +1,11 @@
-//! Threads kept from running by softirqs, and NAPIs in threads.
+//! Tests threads that softirqs keep from running, and NAPIs in threads.
 
 use sim::outcome::Length;
 use sim::{Outcome, Scenario, run};
 
 const LENGTH: Length = Length { warmup: 50_000_000, window: 150_000_000 };
 
-/// Half of the machine in the document on threaded NAPI: tcp_rr in a closed loop.
+/// Simulates half of the machine in the document on threaded NAPI, with tcp_rr in a closed loop.
 fn half(keys: &[(&str, &str)], seed: u64) -> Outcome {
     let mut scenario = Scenario::default();
     let machine = [

@@ -1,4 +1,4 @@
-//! Small systems of linear equations with a symmetric, positive definite matrix.
+//! Solves small systems of linear equations with a symmetric, positive definite matrix.
 
 use crate::math::root;
 
@@ -45,7 +45,7 @@ mod test {
     #[test]
     fn equations_are_solved() {
         let factor = Cholesky::of(vec![vec![4.0, 2.0, 0.6], vec![2.0, 5.0, 1.0], vec![0.6, 1.0, 3.0]]);
-        // 4·1 + 2·(-2) + 0.6·3, and so on.
+        // The first right-hand side, 1.8, is 4·1 + 2·(-2) + 0.6·3; the others are computed likewise.
         let solved = factor.solve(vec![1.8, -5.0, 7.6]);
         for (found, wanted) in solved.iter().zip([1.0, -2.0, 3.0]) {
             assert!((found - wanted).abs() < 1e-12, "{solved:?}");

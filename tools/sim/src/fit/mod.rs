@@ -1,12 +1,13 @@
-//! Fits parameters: rounds of random points in a box that moves to the minimum of surfaces fitted to their
-//! residuals.
+//! Fits parameters in rounds: draws random points in a box, fits surfaces to their residuals, and moves the
+//! box to the surfaces' minimum.
 //!
 //! Every point is a single run with its own seed, so that the scatter of runs averages out over points: no
 //! single run and no single step decides whether a point is better. The caller evaluates the points, on as
 //! many cores as it wants.
 //!
-//! Source: Box and Wilson, "On the Experimental Attainment of Optimum Conditions", Journal of the Royal Statistical Society
-//! 1951, in a trust box, with Huber's loss: a residual beyond [`HUBER`] counts linearly, so that no single row rules the fit.
+//! Source: Box and Wilson, "On the Experimental Attainment of Optimum Conditions", Journal of the Royal
+//! Statistical Society 1951, in a trust box, with Huber's loss: a residual beyond [`HUBER`] counts linearly,
+//! so that no single row dominates the fit.
 
 mod cholesky;
 mod surface;
@@ -23,7 +24,7 @@ use surface::{Surface, bend};
 #[derive(Clone, Debug)]
 pub struct Fit {
     parameters: Vec<&'static Parameter>,
-    /// The parameters' bounds on that scale.
+    /// The parameters' bounds on the fit's scale.
     bounds: Vec<(f64, f64)>,
     /// The best point so far, at the centre of the box; its mean residuals in units, and its loss.
     at: Vec<f64>,
@@ -55,7 +56,7 @@ pub struct Fit {
 pub struct TrialPoint {
     /// The parameters.
     pub costs: Costs,
-    /// The seed for all of its rows.
+    /// The seed for all rows of the point.
     pub seed: u64,
 }
 
@@ -72,10 +73,10 @@ struct Round {
 
 #[derive(Clone, Debug)]
 enum Stage {
-    /// The best point and the points around it.
+    /// Evaluates the best point and the points around it.
     Around,
-    /// The best point, and a promising point, which the surfaces predict to be better, with its position in
-    /// the box.
+    /// Evaluates the best point and a promising point, which the surfaces predict to be better; `place` is
+    /// the promising point's position in the box.
     Check { promised: Vec<f64>, place: Vec<f64> },
 }
 
@@ -90,7 +91,8 @@ struct Slopes {
 
 /// Larger residuals are capped at this value, because surfaces cannot model points so far out.
 const MISSED_MAX: f64 = 60.0;
-/// Half the width of the first box, on the scale: a third more or less.
+/// Half the width of the first box, on the fit's scale: 0.3 means about a third more or less where the scale
+/// is logarithmic.
 const REACH: f64 = 0.3;
 /// Factors on the width of the box after a round that found a better point, and after one that did not.
 const NARROWER: f64 = 0.85;
@@ -101,8 +103,8 @@ const FAR_OUT: f64 = 0.7;
 /// Half the width of the narrowest box: in a narrower one, the scatter of single runs hides the effect of
 /// parameters.
 const REACH_MIN: f64 = 0.1;
-/// A point counts as better if its loss is at most this share of the best one's: if runs cannot distinguish
-/// two points, the surfaces, which are based on many more points, decide.
+/// A point counts as better if its loss is at most this multiple of the best point's loss: if runs cannot
+/// distinguish two points, the surfaces, which are based on many more points, decide.
 const NO_WORSE: f64 = 1.01;
 /// More points make the rounds larger, not more numerous; further rounds bring no improvement.
 const ROUNDS_MAX: usize = 10;
@@ -113,7 +115,7 @@ const CENTRES: usize = 4;
 const CHECKS: (usize, usize) = (6, 8);
 /// In a larger round, one in this many points checks the promising point.
 const CHECKED: usize = 7;
-/// With fewer points, nothing is fitted.
+/// Minimum number of points left for a round; with fewer, nothing is fitted.
 const ROUND_MIN: usize = 6;
 /// Maximum number of points in a round, and in a surface.
 const ROUND_MAX: usize = 500;
@@ -156,7 +158,7 @@ impl Fit {
         })
     }
 
-    /// The next points to evaluate; none when the fit is finished.
+    /// Returns the next points to evaluate; none when the fit is finished.
     pub fn propose(&mut self) -> Vec<TrialPoint> {
         self.proposed = match &self.stage {
             Stage::Around => {
@@ -182,8 +184,8 @@ impl Fit {
             .collect()
     }
 
-    /// Takes the residuals of the proposed points, in their order: for each point, the same residuals in
-    /// units of a good prediction. Returns whether there is a new best point.
+    /// Takes the residuals of the proposed points, in the order of the points: every point has the same
+    /// residuals, in units of a good prediction's error. Returns whether there is a new best point.
     pub fn judge(&mut self, missed: &[Vec<f64>]) -> bool {
         let missed: Vec<Vec<f64>> = missed
             .iter()
@@ -237,13 +239,13 @@ impl Fit {
         }
     }
 
-    /// The best point so far and its loss.
+    /// Returns the loss of the best point so far, and its parameters.
     pub fn best(&self) -> (f64, Costs) {
         (self.loss, self.costs(&self.at))
     }
 
-    /// Points that fit the rows about as well as the best one: drawn from the fit's covariance, within the
-    /// bounds. Empty before the first round has ended.
+    /// Returns points that fit the rows about as well as the best one: drawn from the fit's covariance,
+    /// within the bounds. Empty before the first round has ended.
     pub fn samples(&self, count: usize, seed: u64) -> Vec<Costs> {
         let Some(factor) = self.covariance() else { return Vec::new() };
         let mut chance = Chance::new(seed);
@@ -272,7 +274,7 @@ impl Fit {
         Surface::through(&places, &self.missed)
     }
 
-    /// Stores the residuals of the best point's runs.
+    /// Stores the mean residuals of the best point's runs, and the loss.
     fn settle(&mut self, runs: &[Vec<f64>]) {
         self.residuals = self.mean(runs);
         self.loss = self.residuals.iter().map(|r| bend(*r)).sum();
@@ -297,7 +299,7 @@ impl Fit {
         });
     }
 
-    /// The mean over runs, in units.
+    /// Returns the mean of each residual over the runs, in units of its deviation.
     fn mean(&self, runs: &[Vec<f64>]) -> Vec<f64> {
         let sum = |k: usize| runs.iter().map(|run| run[k]).sum::<f64>();
         self.units.iter().enumerate().map(|(k, unit)| sum(k) / (count(runs.len().max(1)) * unit)).collect()
@@ -307,15 +309,15 @@ impl Fit {
         self.mean(runs).into_iter().map(bend).sum()
     }
 
-    /// How far the residuals exceed those of a good prediction, at least 1: a model with larger errors knows
-    /// its parameters less precisely.
+    /// Returns the factor by which the residuals exceed those of a good prediction, at least 1: a model with
+    /// larger errors knows its parameters less precisely.
     fn inflation(&self) -> f64 {
         let free = self.residuals.len().saturating_sub(self.at.len()).max(1);
         root((2.0 * self.loss / count(free)).max(1.0))
     }
 
-    /// The Cholesky factor of the inverse covariance, `JᵀWJ` with Huber's weights; the bounds act as a
-    /// uniform prior.
+    /// Returns the Cholesky factor of the inverse covariance, `JᵀWJ` with Huber's weights; the bounds act as
+    /// a uniform prior.
     fn covariance(&self) -> Option<Cholesky> {
         let slopes = self.slopes.as_ref()?;
         let weights: Vec<f64> = self.residuals.iter().map(|r| HUBER / r.abs().max(HUBER)).collect();
@@ -349,8 +351,8 @@ impl Fit {
 }
 
 impl Round {
-    /// The next round, given the remaining points and rounds: points are divided evenly, so that the last
-    /// round is a full one, too.
+    /// Plans the next round, given the remaining points and rounds: points are divided evenly, so that the
+    /// last round is a full one, too.
     fn of(left: usize, rounds: usize, parameters: usize) -> Self {
         if rounds == 0 {
             return Self::default();
@@ -372,7 +374,8 @@ impl Round {
     }
 }
 
-/// Where the scale changes from linear to logarithmic: at a tenth of the range, but at most one microsecond.
+/// Returns where the scale changes from linear to logarithmic: at a tenth of the range, but at most one
+/// microsecond.
 fn knee(parameter: &Parameter) -> f64 {
     0.1 * parameter.max.min(10.0)
 }

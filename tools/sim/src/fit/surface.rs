@@ -1,4 +1,4 @@
-//! Surfaces through noisy residuals: a regression of each on linear and squared terms of the parameters.
+//! Fits surfaces to noisy residuals: regresses each residual on linear and squared terms of the parameters.
 
 use super::cholesky::Cholesky;
 
@@ -26,13 +26,13 @@ pub(super) struct Surface {
     coordinates: usize,
 }
 
-/// The ridge penalty on terms that few points determine, in points: for linear and for squared terms.
+/// The ridge penalty on linear and on squared terms, in points; it restrains terms that few points determine.
 const RIDGES: (f64, f64) = (0.02, 0.15);
 /// The mean of the square of a uniform draw from -1 to 1; it is subtracted from each squared term.
 const MIDDLE: f64 = 1.0 / 3.0;
 /// How fast the weight of points outside the box decreases with their distance, in half widths.
 const FADES: f64 = 2.0;
-/// A unit includes the scatter of a mean over this many runs, and has an upper limit.
+/// A unit includes the scatter of a mean over `UNIT_RUNS` runs, and is at most `UNIT_MAX`.
 const UNIT_RUNS: f64 = 3.0;
 const UNIT_MAX: f64 = 3.0;
 /// A weak pull towards the centre: among positions with similar predictions, it prefers the nearest.
@@ -95,18 +95,18 @@ impl Surface {
         Self { terms, scatter, factor, coordinates }
     }
 
-    /// For each residual, the size of one deviation: that of a good prediction, or more if single runs
+    /// Returns the size of one deviation for each residual: that of a good prediction, or more if single runs
     /// scatter.
     pub(super) fn units(&self) -> Vec<f64> {
         self.scatter.iter().map(|variance| root(1.0 + variance / UNIT_RUNS).min(UNIT_MAX)).collect()
     }
 
-    /// For each residual, its slope along a coordinate at the centre of the box.
+    /// Returns each residual's slope along a coordinate at the centre of the box.
     pub(super) fn slopes(&self, coordinate: usize) -> impl Iterator<Item = f64> {
         self.terms.iter().map(move |terms| terms[1 + coordinate])
     }
 
-    /// For each residual, the variance of that slope.
+    /// Returns the variance of each residual's slope along a coordinate.
     pub(super) fn doubts(&self, coordinate: usize) -> impl Iterator<Item = f64> {
         let mut right = vec![0.0; 1 + 2 * self.coordinates];
         right[1 + coordinate] = 1.0;
@@ -114,7 +114,8 @@ impl Surface {
         self.scatter.iter().map(move |variance| variance * share)
     }
 
-    /// The position between `low` and `high` with the lowest predicted loss, in these units.
+    /// Returns the position between `low` and `high` with the lowest predicted loss; `units` holds the
+    /// deviation of each residual.
     pub(super) fn least(&self, units: &[f64], low: &[f64], high: &[f64], chance: &mut Chance) -> Vec<f64> {
         let mut best: Option<(f64, Vec<f64>)> = None;
         for start in 0..STARTS {
@@ -152,13 +153,13 @@ impl Surface {
         best.map_or_else(|| vec![0.0; low.len()], |(_, place)| place)
     }
 
-    /// For each residual, the surface at a position.
+    /// Returns the residuals that the surface predicts at a position.
     fn at(&self, place: &[f64]) -> Vec<f64> {
         let row = row(place);
         self.terms.iter().map(|terms| terms.iter().zip(&row).map(|(term, x)| term * x).sum()).collect()
     }
 
-    /// For each residual, the surface after a step along one coordinate.
+    /// Returns the residuals that the surface predicts after a step along one coordinate.
     fn moved(&self, predicted: &[f64], i: usize, from: f64, to: f64) -> Vec<f64> {
         let (by, squared) = (to - from, to * to - from * from);
         let terms =
@@ -167,13 +168,13 @@ impl Surface {
     }
 }
 
-/// The factors of the terms at a position.
+/// Returns the factors of the surface's terms at a position.
 fn row(place: &[f64]) -> Vec<f64> {
     let squares = place.iter().map(|u| u * u - MIDDLE);
     std::iter::once(1.0).chain(place.iter().copied()).chain(squares).collect()
 }
 
-/// The loss at a position, plus the penalty for its distance from the centre.
+/// Returns the loss at a position, plus the penalty for its distance from the centre.
 fn loss(predicted: &[f64], units: &[f64], place: &[f64]) -> f64 {
     let missed: f64 = predicted.iter().zip(units).map(|(r, unit)| bend(r / unit)).sum();
     missed + PULL * place.iter().map(|u| u * u).sum::<f64>()

@@ -8,7 +8,7 @@ use super::{Scenario, Waits};
 pub struct Impossible {
     /// The invalid key.
     pub key: &'static str,
-    /// The keys that it contradicts.
+    /// The keys that `key` contradicts.
     pub beside: &'static [&'static str],
     /// The reason.
     pub reason: String,
@@ -18,7 +18,8 @@ pub struct Impossible {
 pub(crate) const CPUS_MAX: u32 = 128;
 
 impl Scenario {
-    /// Threads without a queue, if connections belong to the thread of their queue: they idle.
+    /// Returns how many threads idle because they have no queue, if connections belong to the thread of their
+    /// queue.
     pub fn idle_threads(&self) -> u32 {
         match self.layout.by_napi {
             true => self.application.threads.saturating_sub(self.hardware.queues),
@@ -26,7 +27,7 @@ impl Scenario {
         }
     }
 
-    /// Checks whether such a machine can exist.
+    /// Checks whether a machine with these values can exist.
     ///
     /// # Errors
     /// [`Impossible`] names the first key that contradicts another.

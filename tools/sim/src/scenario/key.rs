@@ -14,7 +14,7 @@ pub struct Key {
     pub path: &'static str,
     /// The meaning.
     pub meaning: &'static str,
-    /// The values that it accepts.
+    /// The values that the key accepts.
     pub takes: Takes,
 }
 

@@ -44,12 +44,12 @@ pub struct Hardware {
     pub node_distance: u32,
     /// RX queues, each with a NAPI.
     pub queues: u32,
-    /// Descriptors of an RX ring.
+    /// Number of descriptors in an RX ring.
     pub ring: u32,
     /// Interrupt moderation.
     pub coalescing: Coalescing,
-    /// Bytes of a message per frame: a poll's budget counts frames. If the NIC coalesces frames (LRO), use
-    /// the largest message size, so that each message is one frame.
+    /// How many bytes of a message each frame carries; a poll's budget counts frames. If the NIC coalesces
+    /// frames (LRO), use the largest message size, so that each message is one frame.
     pub frame_bytes: u32,
     /// Bandwidth of the link in Gb/s.
     pub link_gbps: f64,
@@ -81,9 +81,9 @@ pub struct Application {
     pub threads: u32,
     /// Initial maximum number of events per `epoll_wait`.
     pub max_events: u32,
-    /// Limit up to which `max_events` doubles whenever a call returned that many, as in libevent.
+    /// Limit up to which `max_events` doubles whenever a call returns `max_events` events, as in libevent.
     pub max_events_limit: u32,
-    /// The way in which its threads wait for events.
+    /// How the application's threads wait for events.
     pub waits: Waits,
     /// Size of a request in bytes.
     pub request_bytes: u32,
@@ -116,7 +116,7 @@ pub struct Clients {
     pub queues: u32,
     /// Requests per second of all connections together, or a closed loop.
     pub load: OfferedLoad,
-    /// The distribution of a connection's gaps.
+    /// The distribution of the gaps between a connection's requests.
     pub arrivals: Arrivals,
     /// Whether response times count from the due time rather than from sending.
     pub from_due: bool,
@@ -155,14 +155,14 @@ pub struct Layout {
     pub irq_cpus: Vec<u32>,
     /// The CPUs on which threads may run.
     pub thread_cpus: Vec<u32>,
-    /// Whether thread `i` is pinned to the `i`-th of these CPUs.
+    /// Whether thread `i` is pinned to the `i`-th CPU of `thread_cpus`.
     pub pinned: bool,
     /// Whether connections belong to the thread of their queue, as with `memcached -N`.
     pub by_napi: bool,
     /// Whether connections are spread over queues evenly rather than by a hash.
     pub even_queues: bool,
-    /// Whether connections are spread over threads evenly rather than by a hash, as listeners that share a
-    /// port do (`SO_REUSEPORT`); ignored with `by_napi`.
+    /// Whether connections are spread over threads evenly. Otherwise a hash spreads them, as over listeners
+    /// that share a port (`SO_REUSEPORT`). Ignored with `by_napi`.
     pub even_threads: bool,
 }
 
@@ -191,7 +191,8 @@ impl Scenario {
         }
     }
 
-    /// A hash over the whole scenario, in hexadecimal: FNV-1a over its debug text, which names every field.
+    /// Returns a hash over the whole scenario, in hexadecimal: FNV-1a over its debug text, which names every
+    /// field.
     pub fn hash(&self) -> String {
         const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
         const PRIME: u64 = 0x0000_0100_0000_01b3;
@@ -261,7 +262,7 @@ impl Default for Scenario {
     }
 }
 
-/// Microseconds as whole nanoseconds.
+/// Converts microseconds to whole nanoseconds.
 pub(crate) fn nanos(micros: f64) -> u64 {
     let rounded = (micros * 1000.0 + 0.5).clamp(0.0, 1e18);
     // Convert through a signed integer, which CPUs do in one instruction.

@@ -66,13 +66,13 @@ parameters! {
     client_jitter, "client-jitter", "us", 6.3, 0.0, 100.0;
     /// Client: share of answers read late, at no load.
     client_slow_base, "client-slow-base", "share", 0.029, 0.0, 0.2;
-    /// Client: growth of that share per million answers a second.
+    /// Client: growth of the share of late answers per million answers a second.
     client_slow_load, "client-slow-load", "share/M", 0.169, 0.0, 0.5;
     /// Client: mean delay of a late answer.
     client_slow, "client-slow", "us", 87.0, 0.0, 300.0;
-    /// Client: standard deviation of that delay, relative to its mean.
+    /// Client: standard deviation of a late answer's delay, relative to the mean.
     client_slow_spread, "client-slow-spread", "share", 0.2, 0.0, 0.5;
-    /// Client: probability of a second such delay, relative to that of the first.
+    /// Client: probability that a late answer is delayed again, relative to that of the first delay.
     client_slow_again, "client-slow-again", "share", 0.0, 0.0, 1.0;
     /// Clients' host (`clients.threads`): time from reading an answer to sendmsg of the next request.
     client_request, "client-request", "us", 0.0, 0.0, 50.0;
@@ -80,13 +80,14 @@ parameters! {
     ack_delay, "ack-delay", "us", 7.9, 1.0, 100.0;
     /// NIC interrupt, with entry to and exit from the softirq.
     irq, "irq", "us", 3.38, 0.3, 10.0;
-    /// Interrupt of a NAPI's hrtimer, likewise.
+    /// Interrupt of a NAPI's hrtimer, with entry to and exit from the softirq.
     timer, "timer", "us", 0.55, 0.1, 5.0;
     /// Fixed part of a call of the driver's poll.
     poll, "poll", "us", 0.37, 0.05, 3.0;
     /// Softirq: work for a packet with data, up to the socket.
     packet, "packet", "us", 1.92, 0.3, 10.0;
-    /// Share of that work that precedes the delivery to sockets: driver, GRO and IP.
+    /// Softirq: share of the work for a packet with data that precedes the delivery to sockets: driver, GRO
+    /// and IP.
     before_socket, "before-socket", "share", 0.5, 0.0, 1.0;
     /// Softirq: additional work for the first packet of a poll (cold caches).
     packet_first, "packet-first", "us", 0.0, 0.0, 3.0;
@@ -98,7 +99,7 @@ parameters! {
     packet_in_thread, "packet-in-thread", "factor", 1.0, 0.8, 2.0;
     /// Application: work per request, from read to sendmsg.
     request, "request", "us", 2.81, 0.3, 50.0;
-    /// Share of that work that varies, exponentially distributed.
+    /// Application: share of the work per request that varies, exponentially distributed.
     request_spread, "request-spread", "share", 0.5, 0.0, 1.0;
     /// Application: additional work if the packet was handled on another CPU.
     request_remote, "request-remote", "us", 0.33, 0.0, 5.0;
@@ -110,7 +111,7 @@ parameters! {
     locality_batch, "locality-batch", "requests", 115.0, 5.0, 1000.0;
     /// Application: additional work for each softirq that interrupts it.
     preempted, "preempted", "us", 0.67, 0.0, 5.0;
-    /// Application: additional work for each packet of such a softirq.
+    /// Application: additional work for each packet of a softirq that interrupts it.
     preempted_packet, "preempted-packet", "us", 0.0, 0.0, 1.0;
     /// A call of epoll_wait.
     epoll, "epoll", "us", 1.12, 0.1, 5.0;
@@ -155,9 +156,9 @@ parameters! {
     thread_moves, "thread-moves", "1/s", 0.0, 0.0, 1000.0;
     /// How often a thread moves from a CPU that spends much time in interrupts to one that does not.
     active_balance, "active-balance", "1/s", 0.0, 0.0, 1000.0;
-    /// Short kernel tasks per CPU.
+    /// Rate of short kernel tasks per CPU.
     housekeeping, "housekeeping", "1/s", 0.0, 0.0, 1000.0;
-    /// Duration of such a task.
+    /// Duration of a short kernel task.
     housekeeping_span, "housekeeping-span", "us", 20.0, 1.0, 500.0;
     /// Time slice of a thread while others wait.
     slice, "slice", "us", 3000.0, 100.0, 20000.0;

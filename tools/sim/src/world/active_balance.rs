@@ -71,7 +71,8 @@ impl<W: Watch> World<W> {
 }
 
 impl Use {
-    /// `check_cpu_capacity()`: interrupts reduce the CPU's capacity by more than the balancer tolerates.
+    /// Returns whether interrupts reduce the CPU's capacity by more than the balancer tolerates, the
+    /// condition of `check_cpu_capacity()`.
     fn interrupted(self) -> bool {
         self.capacity() * super::balance::IMBALANCE < 1.0
     }

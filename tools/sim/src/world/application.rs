@@ -1,8 +1,8 @@
-//! The application's thread: takes a batch of events, processes the requests one by one, and calls
-//! `epoll_wait` again.
+//! Models the application's thread, which takes a batch of events, processes the requests one by one, and
+//! calls `epoll_wait` again.
 //!
-//! Models libevent with memcached: `epoll_dispatch()` doubles `maxevents`, up to 4096, when a call returned
-//! that many. Omitted: locks between threads, different kinds of requests.
+//! The model follows libevent with memcached: `epoll_dispatch()` doubles `maxevents`, up to 4096, when a call
+//! returned `maxevents` events. Omitted: locks between threads, different kinds of requests.
 
 use super::parts::{Doing, Step};
 use super::state::World;

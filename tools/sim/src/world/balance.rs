@@ -1,13 +1,13 @@
-//! Load balancing between groups of CPUs that share a last-level cache.
+//! Models load balancing between groups of CPUs that share a last-level cache.
 //!
-//! Kernel: 6.11, `kernel/sched/fair.c` `sched_balance_rq()`, `sched_balance_find_src_group()`, `sibling_imbalance()`,
-//! `imbalanced_active_balance()`, `active_load_balance_cpu_stop()`, `group_is_overloaded()`, `scale_rt_capacity()`;
-//! `kernel/sched/pelt.c`.
-//! An idle CPU takes a running thread from a group that runs at least two tasks more than its own. Wake-ups
-//! do not bring a thread back to a group whose tasks need more than interrupts leave them: below the knee
-//! threads return immediately, above it they do not. Omitted: when exactly an idle CPU looks, and how many
-//! failed attempts precede the move of a running thread; a parameter sets the rate. At zero, no group counts
-//! as overloaded, and no thread leaves one in this way.
+//! Kernel: 6.11, `kernel/sched/fair.c` `sched_balance_rq()`, `sched_balance_find_src_group()`,
+//! `sibling_imbalance()`, `imbalanced_active_balance()`, `active_load_balance_cpu_stop()`,
+//! `group_is_overloaded()`, `scale_rt_capacity()`; `kernel/sched/pelt.c`. An idle CPU takes a running thread
+//! from a group that runs at least two tasks more than the idle CPU's group. Wake-ups do not bring a thread
+//! back to a group whose tasks need more CPU time than interrupts leave: below the knee threads return
+//! immediately, above it they do not. Omitted: when exactly an idle CPU looks, and how many failed attempts
+//! precede the move of a running thread; a parameter sets the rate. At zero, no group counts as overloaded,
+//! and no thread leaves a group in this way.
 
 use super::parts::{Occasion, State, Use};
 use super::state::World;
@@ -45,7 +45,7 @@ impl Use {
 }
 
 impl<W: Watch> World<W> {
-    /// Whether a group's tasks need more than interrupts leave them.
+    /// Returns whether a group's tasks need more CPU time than interrupts leave.
     pub(crate) fn overloaded(&self, llc: LlcId) -> bool {
         if self.costs.group_moves <= 0.0 {
             return false;
@@ -78,7 +78,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// The number of tasks in a group that run or wait for a CPU.
+    /// Returns the number of tasks in a group that run or wait for a CPU.
     fn runnable(&self, llc: LlcId) -> usize {
         let group = self.cpus.range(self.members(llc));
         group.iter().map(|cpu| usize::from(cpu.task.is_some()) + cpu.waiting.len()).sum()
@@ -112,7 +112,8 @@ mod test {
     use crate::watch::NoWatch;
     use crate::world::Step;
 
-    /// `first` and `second` threads run in the first and second group, one per CPU.
+    /// Creates a world in which `first` threads run in the first group and `second` threads in the second,
+    /// one per CPU.
     fn running(first: usize, second: usize) -> World<NoWatch> {
         let mut scenario = Scenario::default();
         scenario.costs.group_moves = 1000.0;

@@ -1,9 +1,9 @@
-//! Busy polling from `epoll_wait`.
+//! Models busy polling from `epoll_wait`.
 //!
-//! Kernel: 6.11, `net/core/dev.c` `__napi_busy_loop()`, `busy_poll_stop()`, `napi_suspend_irqs()`, `napi_resume_irqs()`.
-//! A loop that is interrupted by other work continues afterwards, until its time is over. In 6.x,
-//! `busy_poll_stop()` polls once more and completes; from 7.0 on, with `prefer_busy_poll` and deferral set,
-//! it only starts the timer. Omitted: `SO_BUSY_POLL` of single sockets.
+//! Kernel: 6.11, `net/core/dev.c` `__napi_busy_loop()`, `busy_poll_stop()`, `napi_suspend_irqs()`,
+//! `napi_resume_irqs()`. A loop that is interrupted by other work continues afterwards, until its time is
+//! over. In 6.x, `busy_poll_stop()` polls once more and completes; from 7.0 on, with `prefer_busy_poll` and
+//! deferral set, it only starts the timer. Omitted: `SO_BUSY_POLL` of single sockets.
 
 use super::parts::{Doing, Poll, Running, Step};
 use super::state::World;
@@ -136,7 +136,7 @@ impl<W: Watch> World<W> {
         if self.epoll_returns_empty { self.boundary(cpu, Step::EpollEnter) } else { self.epoll_sleep(cpu) }
     }
 
-    /// `napi_suspend_irqs()`, after `epoll_wait` found events.
+    /// Models `napi_suspend_irqs()`, after `epoll_wait` found events.
     pub(crate) fn suspend_irqs(&mut self, cpu: CpuId, napi: NapiId) {
         if self.irq_suspend > 0 {
             self.tally.suspended += 1;
@@ -147,7 +147,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// The next iteration of a busy-polling kernel thread
+    /// Starts the next iteration of a busy-polling kernel thread
     /// (`netif_threaded_enable(NETDEV_NAPI_THREADED_BUSY_POLL)`, 6.18).
     pub(crate) fn busy_kthread_turn(&mut self, cpu: CpuId) {
         let napi = self.cpus[cpu].poll.napi;

@@ -1,10 +1,10 @@
-//! The clients: connections that send on schedule, or as soon as they are answered.
+//! Models the clients: connections that send on schedule, or as soon as they are answered.
 //!
 //! Each connection has one outstanding request. With a load, it has a schedule; if it falls behind, it sends
-//! immediately and keeps its backlog, so an overloaded server sees a closed loop with memory. Response times
-//! are measured by the client: it reads a share of the answers late, and that share grows with the client's
-//! own load. Clients may have their own host, whose queues and threads take time for each answer:
-//! `client_host`. Without one, the client's CPUs and its receive path are omitted.
+//! immediately and keeps its backlog, so an overloaded server sees a closed loop until the backlog is gone.
+//! Response times are measured by the client: it reads a share of the answers late, and that share grows with
+//! the client's own load. Clients may have their own host, whose queues and threads take time for each
+//! answer: `client_host`. Without such a host, the client's CPUs and its receive path are omitted.
 
 use super::parts::Ready;
 use super::state::World;
@@ -136,7 +136,8 @@ impl<W: Watch> World<W> {
         late
     }
 
-    /// The number of requests that are due but wait for the answer to an earlier request on their connection.
+    /// Returns the number of requests that are due but wait for the answer to an earlier request on their
+    /// connection.
     pub(crate) fn backlog(&self) -> u64 {
         if self.clients.gap == NEVER {
             return 0;

@@ -1,12 +1,13 @@
-//! The clients' host, if a scenario has one: queues, and threads that process one answer after another.
+//! Models the clients' host, if a scenario has one: queues, and threads that process one answer after
+//! another.
 //!
-//! Models a load generator that is the same program as the server on the same kind of machine, such as
+//! The host runs a load generator that is the same program as the server on the same kind of machine, such as
 //! neper's `tcp_rr`. An answer waits for the NIC's interrupt, then for its queue's softirq, then for its
 //! thread. The thread waits in `epoll_wait` like the application's threads, reads the answer and sends the
 //! next request. Each step has the server's cost (`irq`, `poll`, `packet`, `wake`, `epoll`, and so on); only
-//! a request has its own. A closed loop therefore queues at both ends. Omitted: the client's scheduler and
-//! hyper-threads (each queue and each thread has its own CPU), `net_dim` (moderation uses its fixed values),
-//! budgets, transmit completions, and the cost of sending a request that was not due yet.
+//! a request has a separate cost. A closed loop therefore queues at both ends. Omitted: the client's
+//! scheduler and hyper-threads (each queue and each thread has its own CPU), `net_dim` (moderation uses its
+//! fixed values), budgets, transmit completions, and the cost of sending a request that was not due yet.
 
 use super::clients::{Doing, Moderation};
 use super::state::World;

@@ -27,11 +27,11 @@ pub(crate) struct Clients {
 /// The part of a connection's state that changes with each request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Connection {
-    /// When its next request is due.
+    /// When the connection's next request is due.
     pub(crate) next: u64,
-    /// Start of its response time.
+    /// When the response time of the connection's last request starts.
     pub(crate) from: u64,
-    /// How many requests its thread had answered when it last answered this connection.
+    /// How many requests the connection's thread had answered when it last answered this connection.
     pub(crate) touched: u32,
 }
 
@@ -47,13 +47,13 @@ impl Home {
         Self { queue: Compact::new(queue), thread: Compact::new(thread) }
     }
 
-    /// The queue that receives its packets.
+    /// Returns the queue that receives the connection's packets.
     #[inline]
     pub(crate) fn queue(self) -> QueueId {
         self.queue.get()
     }
 
-    /// The thread that answers it.
+    /// Returns the thread that answers the connection.
     #[inline]
     pub(crate) fn thread(self) -> ThreadId {
         self.thread.get()
@@ -114,7 +114,7 @@ pub(super) enum Doing {
 }
 
 impl ClientHost {
-    /// The host of a scenario, with each connection's queue.
+    /// Creates the clients' host of a scenario, with each connection's queue.
     pub(crate) fn new(scenario: &Scenario, homes: IndexVec<ConnectionId, Compact<ClientQueueId>>) -> Self {
         let (clients, coalescing) = (&scenario.clients, &scenario.hardware.coalescing);
         let queue =
@@ -134,7 +134,7 @@ impl ClientHost {
         }
     }
 
-    /// Whether the scenario has such a host.
+    /// Returns whether the scenario has a clients' host.
     pub(crate) const fn present(&self) -> bool {
         self.threads.len() > 0
     }

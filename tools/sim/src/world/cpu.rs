@@ -1,4 +1,4 @@
-//! A CPU: executes one segment of work after another, and accounts its time.
+//! Models a CPU, which executes one segment of work after another and accounts its time.
 
 use super::parts::Doing;
 use super::state::World;
@@ -14,7 +14,7 @@ impl<W: Watch> World<W> {
         self.calendar.set(cpu.source(), self.now + cost);
     }
 
-    /// The duration of work, which is longer while the sibling hyper-thread is busy.
+    /// Returns the duration of work, which is longer while the sibling hyper-thread is busy.
     #[inline]
     fn slowed(&self, cpu: CpuId, cost: u64) -> u64 {
         match self.sibling(cpu) {
@@ -23,7 +23,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// The other hyper-thread of a CPU's core.
+    /// Returns the other hyper-thread of a CPU's core; `None` without SMT.
     #[inline]
     pub(crate) fn sibling(&self, cpu: CpuId) -> Option<CpuId> {
         if !self.topology.smt {
@@ -44,7 +44,7 @@ impl<W: Watch> World<W> {
         self.spend_until(cpu, self.cpus[cpu].class, self.now);
     }
 
-    /// Accounts the part of that time that interrupts took, including leaving the idle state.
+    /// Accounts the part of the unaccounted time that interrupts took, including leaving the idle state.
     fn account_irqs(&mut self, cpu: CpuId) {
         if self.cpus[cpu].since < self.cpus[cpu].handled_at {
             self.spend_until(cpu, Class::Idle, self.cpus[cpu].awake_at);

@@ -1,4 +1,4 @@
-//! `epoll_wait`.
+//! Models `epoll_wait`.
 //!
 //! Kernel: 6.11, `fs/eventpoll.c` `ep_poll()`, `ep_send_events()`, `ep_busy_loop()`,
 //! `ep_suspend_napi_irqs()`. A call that finds ready events returns without busy polling. Level-triggered
@@ -15,7 +15,7 @@ use crate::watch::{Fact, Watch};
 const EVENT_CHECK: u64 = 100;
 
 impl<W: Watch> World<W> {
-    /// A thread calls `epoll_wait`.
+    /// Starts a thread's call of `epoll_wait`.
     pub(crate) fn epoll_enter(&mut self, cpu: CpuId) {
         let thread = self.running_thread(cpu);
         let rescan = self.costs.epoll_rescan * std::mem::take(&mut self.threads[thread].last_batch);
@@ -47,7 +47,7 @@ impl<W: Watch> World<W> {
         self.segment(cpu, Doing::EventSpin, patience.max(1));
     }
 
-    /// Duration of one iteration of the loop for events.
+    /// Returns the duration of one iteration of the loop that checks for events.
     pub(crate) const fn spin_step(&self) -> u64 {
         match self.waits {
             Waits::UserSpin => self.costs.epoll,
@@ -94,7 +94,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// `ep_send_events()`, followed by the return to the application.
+    /// Models `ep_send_events()` and the return to the application.
     pub(crate) fn epoll_take(&mut self, cpu: CpuId) {
         let thread = self.running_thread(cpu);
         if self.threads[thread].ready.is_empty() {

@@ -1,10 +1,11 @@
-//! From a driver's ring to the sockets: a poll delivers its packets in lists.
+//! Moves packets from a driver's ring to the sockets: a poll delivers its packets in lists.
 //!
 //! Kernel: 6.11, `net/core/gro.c` `gro_normal_one()`, `gro_normal_list()`; `net/core/dev.c`
 //! `netif_receive_skb_list_internal()`; `net/ipv4/ip_input.c` `ip_list_rcv()`. Since 5.4 (323ebb61e32b),
 //! driver, GRO and IP process up to eight packets before the first of them reaches its socket, so a thread on
-//! another CPU is woken later and finds more. A list is also flushed when its poll ends. Omitted: merging of
-//! segments (a request is one segment with PSH, and an ACK is never held), and lists that split by route.
+//! another CPU is woken later and finds more packets. A list is also flushed when its poll ends. Omitted:
+//! merging of segments (a request is one segment with PSH, and an ACK is never held), and lists that split by
+//! route.
 
 use super::parts::{Doing, Packet, Poll, Running};
 use super::socket::Reach;
@@ -60,8 +61,8 @@ impl<W: Watch> World<W> {
         cost.max(1)
     }
 
-    /// Delivers the list's packets to their sockets, up to the first that another thread can notice, after
-    /// `before` of other work.
+    /// Delivers the list's packets to their sockets, up to the first that another thread can notice. `before`
+    /// is the duration of other work that precedes the delivery.
     fn list_goes(&mut self, cpu: CpuId, before: u64) -> bool {
         let running = self.cpus[cpu].poll.running;
         let (mut cost, mut last) = (before, None);
@@ -99,7 +100,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// The cost of a packet from the moment when its list is flushed.
+    /// Returns the cost of a packet from the moment when its list is flushed.
     #[inline]
     fn at_socket(&self, cpu: CpuId, packet: Packet, running: Running) -> u64 {
         let costs = &self.costs;
@@ -155,7 +156,7 @@ mod test {
         crate::outcome::run_watched(&scenario, 1, length, Seen::default()).expect("can be").1
     }
 
-    /// The number of packets that a poll had taken when it first woke the thread.
+    /// Returns the mean number of packets that a poll had taken when it first woke the thread.
     fn taken_before_wakeups(kernel: &str) -> f64 {
         let Seen { taken, woken } = seen(kernel);
         let before = |at: u64| taken.iter().filter(|&&thread| thread <= at && at - thread < 50_000).count();

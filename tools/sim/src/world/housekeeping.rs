@@ -1,9 +1,9 @@
-//! Short per-CPU kernel tasks: the occasional work of workers, RCU and the scheduler's own threads.
+//! Models short per-CPU kernel tasks: the occasional work of workers, RCU and the scheduler's own threads.
 //!
-//! They take hardly any time, but a thread that wakes while such a task runs on its CPU is placed on another
-//! CPU. Without them, threads that have found separate CPUs stay there forever; on a real host they move.
-//! Kernel: 6.11, `kernel/workqueue.c` `worker_thread()` of bound pools, `mm/vmstat.c` `vmstat_update()`.
-//! Omitted: the work they do; tasks that are not bound to a CPU.
+//! The tasks take hardly any time, but a thread that wakes while such a task runs on its CPU is placed on
+//! another CPU. Without these tasks, threads that have found separate CPUs stay on them forever; on a real
+//! host the threads move. Kernel: 6.11, `kernel/workqueue.c` `worker_thread()` of bound pools, `mm/vmstat.c`
+//! `vmstat_update()`. Omitted: the work that the tasks do; tasks that are not bound to a CPU.
 
 use super::parts::{Doing, State};
 use super::state::World;

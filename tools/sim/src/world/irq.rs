@@ -1,4 +1,4 @@
-//! Hard interrupts: from the NIC and from a NAPI's hrtimer.
+//! Models hard interrupts: from the NIC and from a NAPI's hrtimer.
 //!
 //! Kernel: 6.11, `drivers/net/ethernet/mellanox/mlx5/core/en_txrx.c` `mlx5e_completion_event()`;
 //! `net/core/dev.c` `napi_watchdog()`; `kernel/softirq.c` `irq_exit_rcu()`. Omitted: forced threading, other
@@ -11,12 +11,13 @@ use crate::scenario::Processing;
 use crate::watch::{Fact, Watch};
 
 impl<W: Watch> World<W> {
-    /// The NIC's interrupt: schedules the NAPI.
+    /// Handles the NIC's interrupt, which schedules the NAPI.
     pub(crate) fn hard_irq(&mut self, cpu: CpuId, cost: u64, napi: NapiId) {
         self.raise(cpu, cost, Some(napi));
     }
 
-    /// `napi_watchdog()`: schedules the NAPI on the CPU that set the timer, unless it is already scheduled.
+    /// Models `napi_watchdog()`: schedules the NAPI on the CPU that set the timer, unless it is already
+    /// scheduled.
     pub(crate) fn timer_event(&mut self, napi: NapiId) {
         let cpu = self.napis[napi].timer_cpu;
         self.calendar.clear(self.slots.timer(napi));

@@ -34,7 +34,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// Requeues the work and lets the worker go idle: another worker is woken for it.
+    /// Requeues the NAPI's work, for which another worker is woken, and lets this worker go idle.
     fn requeue_work(&mut self, cpu: CpuId, napi: NapiId) {
         let task = self.slots.kthread(napi);
         self.fresh_workers[napi] = true;

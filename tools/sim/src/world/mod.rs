@@ -165,7 +165,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// The non-idle time of all CPUs so far.
+    /// Returns the non-idle time of all CPUs so far.
     pub(crate) fn busy(&self) -> u64 {
         self.cpus.iter().map(|cpu| cpu.spent().iter().sum::<u64>() - cpu.spent()[Class::Idle as usize]).sum()
     }
@@ -178,7 +178,8 @@ impl<W: Watch> World<W> {
             .tally
             .answered
             .saturating_sub(std::mem::replace(&mut self.tick_answered, self.tally.answered));
-        // The rate of this tick, which is then smoothed exponentially with a time constant of 20 ms.
+        // The rate in this tick; the share that follows from the rate is smoothed exponentially with a time
+        // constant of 20 ms.
         let rate = answered as f64 * 1e9 / TICK as f64 / 1e6;
         let share = (self.slow_base + self.slow_load * rate).clamp(0.0, 1.0);
         self.slow_share += (share - self.slow_share) * 0.05;
@@ -202,7 +203,7 @@ fn cpu_ids(cpus: &[u32]) -> impl Iterator<Item = CpuId> + Clone {
     cpus.iter().map(|&cpu| CpuId::new(cpu as usize))
 }
 
-/// The CPU that handles a queue's interrupt.
+/// Returns the CPU that handles a queue's interrupt.
 fn irq_cpu(layout: &Layout, queue: QueueId) -> CpuId {
     CpuId::new(layout.irq_cpus[queue.index() % layout.irq_cpus.len()] as usize)
 }
@@ -236,7 +237,7 @@ fn place_answers(scenario: &Scenario, chance: &mut Chance) -> IndexVec<Connectio
         .collect()
 }
 
-/// Creates the tasks each with its allowed CPUs and its initial CPU, in the order of [`Slots`].
+/// Creates the tasks in the order of [`Slots`], each with its allowed CPUs and its initial CPU.
 fn place_tasks(scenario: &Scenario, chance: &mut Chance) -> IndexVec<TaskId, Task> {
     let layout = &scenario.layout;
     let mut order: Vec<CpuId> = cpu_ids(&layout.thread_cpus).collect();

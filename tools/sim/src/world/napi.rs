@@ -1,4 +1,4 @@
-//! NAPI: ownership of a queue, polls, and the completion of a poll that finds no more packets.
+//! Models NAPI: ownership of a queue, polls, and the completion of a poll that finds no more packets.
 //!
 //! Kernel: 6.11, `net/core/dev.c` `napi_schedule_prep()`, `__napi_schedule()`, `__napi_poll()`,
 //! `napi_complete_done()`. The timer is pinned to the CPU that sets it (`HRTIMER_MODE_REL_PINNED`), so a NAPI
@@ -14,7 +14,7 @@ use crate::watch::{Fact, Watch};
 pub(crate) const NAPI_WEIGHT: u32 = 64;
 
 impl<W: Watch> World<W> {
-    /// `napi_schedule()` on this CPU.
+    /// Models `napi_schedule()` on this CPU.
     pub(crate) fn napi_schedule(&mut self, cpu: CpuId, napi: NapiId) {
         if std::mem::replace(&mut self.napis[napi].scheduled, true) {
             self.napis[napi].missed = true;
@@ -85,7 +85,7 @@ impl<W: Watch> World<W> {
             return false;
         }
         self.napi_complete_done(cpu, napi, work);
-        // Without a timer that would return to it, schedule it again.
+        // Schedule the NAPI again if no timer would poll it.
         if self.queues[napi.queue()].armed {
             self.napi_schedule(cpu, napi);
         }

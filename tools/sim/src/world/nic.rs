@@ -50,7 +50,7 @@ impl<W: Watch> World<W> {
                     self.watch.see(now, Fact::Dropped { queue });
                 }
                 if let Some(connection) = packet.connection() {
-                    // TCP retransmits it when its timer expires.
+                    // TCP retransmits the request when its timer expires.
                     state.expect_request(at + super::client::RETRANSMISSION_TIMEOUT, connection);
                     self.tally.retransmitted += 1;
                 }
@@ -173,7 +173,7 @@ mod test {
         }
     }
 
-    /// When the first interrupt is raised if each packet is processed on arrival.
+    /// Returns when the first interrupt is raised if each packet is processed on arrival.
     fn packet_by_packet(coalescing: Coalescing, arrivals: &[u64]) -> Option<u64> {
         let mut due = NEVER;
         for (&at, unseen) in arrivals.iter().zip(1..) {
@@ -195,7 +195,7 @@ mod test {
         let mut chance = Chance::new(5);
         for _ in 0..500 {
             let mut scenario = Scenario::default();
-            // The client's own request arrives after everything in this test.
+            // The client's own request arrives after everything else in this test.
             scenario.clients.connections = 1;
             scenario.clients.load = model::OfferedLoad::PerSecond(0.001);
             let coalescing = &mut scenario.hardware.coalescing;

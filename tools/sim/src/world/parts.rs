@@ -1,5 +1,5 @@
-//! The state of the server's host, station by station in the order of a packet: NIC, NAPI, softirq, GRO, CPU,
-//! scheduler, application. The stations' files change it.
+//! Holds the state of the server's host, station by station in the order of a packet: NIC, NAPI, softirq,
+//! GRO, CPU, scheduler, application. The stations' files change it.
 
 use std::collections::VecDeque;
 
@@ -142,8 +142,8 @@ impl Queue {
         }
     }
 
-    /// A time that is not later than the next RX interrupt. It is the next arrival only if enough packets may
-    /// arrive by then to reach the frame limit.
+    /// Returns a time that is not later than the next RX interrupt. The time is the next arrival only if
+    /// enough packets may arrive before the interrupt to reach the frame limit.
     pub(super) fn rx_due(&mut self) -> u64 {
         let (span, frames) = self.rx_moderation();
         let due = if self.unseen > 0 { self.rx_deadline } else { self.next_arrival.saturating_add(span) };
@@ -165,15 +165,15 @@ impl Queue {
 pub(crate) struct Napi {
     /// `NAPI_STATE_SCHED`: a context owns the NAPI.
     pub(crate) scheduled: bool,
-    /// `NAPI_STATE_MISSED`: it was scheduled again while owned.
+    /// `NAPI_STATE_MISSED`: the NAPI was scheduled again while owned.
     pub(super) missed: bool,
-    /// `NAPI_STATE_PREFER_BUSY_POLL`: an application busy-polls it, or intends to.
+    /// `NAPI_STATE_PREFER_BUSY_POLL`: an application busy-polls the NAPI, or intends to.
     pub(crate) preferred: bool,
     /// `defer_hard_irqs_count`.
     pub(crate) deferrals: u32,
-    /// The CPU that set its timer.
+    /// The CPU that set the NAPI's timer.
     pub(crate) timer_cpu: CpuId,
-    /// The CPU that busy-polls its empty ring, up to the next known arrival.
+    /// The CPU that busy-polls the NAPI's empty ring, up to the next known arrival.
     pub(crate) spinner: Option<CpuId>,
 }
 
@@ -215,7 +215,7 @@ impl Running {
 /// Softirq processing on a CPU.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Softirq {
-    /// The context in which it runs; `None` if it does not.
+    /// The context in which the softirq runs; `None` if it does not run.
     pub(super) running: Option<Running>,
     /// When the softirq began.
     pub(super) began: u64,
@@ -263,7 +263,7 @@ impl List {
     }
 }
 
-/// How many packets are delivered to their sockets together.
+/// Returns how many packets are delivered to their sockets together.
 pub(crate) fn list_length(kernel: KernelVersion) -> u32 {
     if (kernel.major, kernel.minor) < (5, 4) { 1 } else { GRO_NORMAL_BATCH }
 }
@@ -300,7 +300,7 @@ pub(crate) enum Doing {
 }
 
 impl Doing {
-    /// The class of its time while softirqs run outside threads.
+    /// Returns the class of the activity's time while softirqs run outside threads.
     #[inline]
     pub(super) const fn class_in_softirq(self) -> Class {
         match self {
@@ -309,7 +309,8 @@ impl Doing {
         }
     }
 
-    /// The class of its time otherwise: polls outside softirqs belong to a thread.
+    /// Returns the class of the activity's time when no softirq runs outside threads: polls then belong to a
+    /// thread.
     #[inline]
     pub(super) const fn class_in_thread(self) -> Class {
         match self {
@@ -328,7 +329,8 @@ impl Doing {
         }
     }
 
-    /// Whether an interrupt's softirq may run on top, that is, bottom halves are enabled.
+    /// Returns whether an interrupt's softirq may run on top of this activity, that is, whether bottom halves
+    /// are enabled.
     pub(super) const fn softirq_may_run(self) -> bool {
         !matches!(self, Self::HardIrq | Self::Poll | Self::Packet(_) | Self::Wake(_))
     }
@@ -337,7 +339,7 @@ impl Doing {
 #[derive(Clone, Debug)]
 pub(crate) struct Cpu {
     pub(crate) doing: Doing,
-    /// The class of its time at present.
+    /// The class to which the CPU's time currently counts.
     pub(super) class: Class,
     pub(super) since: u64,
     /// If a segment begins with leaving the idle state: when the CPU has left it, and when the interrupt
@@ -361,7 +363,7 @@ pub(crate) struct Cpu {
     pub(crate) poll: Poll,
     pub(crate) list: List,
     pub(super) spent: [u64; 5],
-    /// The queue that transmits its answers.
+    /// The queue that transmits the CPU's answers.
     pub(crate) transmit_queue: QueueId,
 }
 
@@ -407,7 +409,7 @@ impl Cpu {
 pub(crate) struct Use {
     /// The share of the time outside interrupts that tasks used.
     pub(super) tasks: f64,
-    /// The share that interrupts used.
+    /// The share of all time that interrupts used.
     pub(super) interrupts: f64,
     /// The CPU's account at the last update.
     pub(super) seen: [u64; 5],
@@ -419,11 +421,11 @@ pub(crate) struct Task {
     /// The CPU where it runs or last ran.
     pub(crate) cpu: CpuId,
     pub(crate) state: State,
-    /// CPUs that it may use.
+    /// CPUs that the task may use.
     pub(crate) allowed: CpuMask,
     /// The next step.
     pub(crate) step: Step,
-    /// The cost of the interrupt that woke it, on the CPU where it runs.
+    /// The cost of the interrupt that woke the task, on the CPU where the task runs.
     pub(crate) interrupt: u64,
 }
 
@@ -452,7 +454,7 @@ pub(crate) struct Topology {
 /// A CPU's position in the topology.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    /// The CPUs of its LLC group.
+    /// The CPUs that share its last-level cache.
     pub(super) llc: CpuMask,
     pub(super) node: NodeId,
 }
@@ -489,7 +491,7 @@ pub(crate) struct CpusByState {
 pub(crate) enum Occasion {
     /// The thread shares its CPU with a waiting kernel task.
     Crowded,
-    /// Interrupts take its CPU's time.
+    /// Interrupts take the time of the thread's CPU.
     Interrupted,
     /// The thread's group of CPUs runs more tasks than another.
     Uneven,
@@ -506,7 +508,7 @@ pub(crate) struct Thread {
     /// Extra work per request of this batch.
     pub(crate) locality: u64,
     pub(crate) max_events: u32,
-    /// The NAPI that its epoll polls: that of the last connection with events.
+    /// The NAPI that the thread's epoll polls: that of the last connection with events.
     pub(crate) napi: NapiId,
     pub(crate) owns_napi: bool,
     pub(crate) spin_began: u64,
@@ -520,10 +522,10 @@ pub(crate) struct Thread {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
     pub(crate) connection: ConnectionId,
-    /// The CPU that handled its packet.
+    /// The CPU that handled the request's packet.
     pub(crate) handled_on: Compact<CpuId>,
-    /// Start of its response time. Looked up early, so that the connection is in the cache when it is
-    /// answered.
+    /// Start of the request's response time. Looked up early, so that the connection is in the cache when it
+    /// is answered.
     pub(crate) from: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The scheduler: which task runs on which CPU.
+//! Models the scheduler, which decides which task runs on which CPU.
 //!
 //! Kernel: 6.11, `kernel/sched/fair.c` `select_task_rq_fair()`, `wake_affine()`, `select_idle_sibling()`,
 //! `sched_balance_newidle()`; `kernel/sched/core.c` `try_to_wake_up()`, `available_idle_cpu()`. A CPU that
@@ -26,7 +26,7 @@ impl<W: Watch> World<W> {
         self.standing.idle.put(cpu, idle);
     }
 
-    /// A cost between two CPUs: zero on the same CPU, higher between caches, between nodes and under
+    /// Returns a cost between two CPUs: zero on the same CPU, higher between caches, between nodes and under
     /// contention.
     #[inline]
     pub(crate) fn remote(&self, here: CpuId, there: CpuId, cost: u64) -> u64 {
@@ -74,7 +74,7 @@ impl<W: Watch> World<W> {
         !state.waiting.is_empty() && (state.task.is_none() || self.now >= state.slice_end)
     }
 
-    /// `select_task_rq_fair()` for a task woken by this CPU.
+    /// Models `select_task_rq_fair()` for a task woken by this CPU.
     fn place(&mut self, task: TaskId, waker: CpuId) -> CpuId {
         let Task { cpu: previous, allowed, .. } = self.tasks[task];
         let same_llc = self.same_llc(waker, previous);
@@ -108,7 +108,7 @@ impl<W: Watch> World<W> {
             return previous;
         }
         let free = self.topology.places[target].llc & self.standing.idle & allowed;
-        // The CPUs after this one, then those before it.
+        // Search the CPUs after `target` first, then those before it.
         let after = free.after(target);
         let ring = || after.into_iter().chain(free & !after);
         if self.topology.smt {
@@ -163,7 +163,8 @@ impl<W: Watch> World<W> {
         self.segment(cpu, Doing::SwitchIn, self.costs.switch_in + interrupt);
     }
 
-    /// `sched_balance_newidle()`: pulls a waiting task from a CPU with at least two, its own LLC group first.
+    /// Models `sched_balance_newidle()`: pulls a waiting task from a CPU with at least two. CPUs in the LLC
+    /// group of `cpu` come first.
     fn newidle_balance(&mut self, cpu: CpuId) -> Option<TaskId> {
         let group = self.topology.places[cpu].llc;
         let queued = self.standing.queued;
@@ -186,8 +187,8 @@ impl<W: Watch> World<W> {
         None
     }
 
-    /// Ends a task's step. If it is another task's turn, that one runs; otherwise pending softirqs run, then
-    /// the task's next step.
+    /// Ends a task's step. If it is another task's turn, that task runs; otherwise pending softirqs run, and
+    /// then the first task's next step.
     #[inline]
     pub(crate) fn boundary(&mut self, cpu: CpuId, step: Step) {
         let task = self.running_task(cpu);
@@ -208,7 +209,7 @@ impl<W: Watch> World<W> {
         self.take_step(cpu, task, step);
     }
 
-    /// The running task of a CPU.
+    /// Returns the running task of a CPU.
     ///
     /// # Panics
     /// If no task is running: a segment of a task's work always has one.
@@ -217,10 +218,10 @@ impl<W: Watch> World<W> {
         self.cpus[cpu].task.expect("a task's segment runs with a task")
     }
 
-    /// The application thread that runs on a CPU.
+    /// Returns the application thread that runs on a CPU.
     ///
     /// # Panics
-    /// If no task runs there; with debug assertions, also if the task is not an application thread.
+    /// If no task runs on the CPU; with debug assertions, also if the task is not an application thread.
     #[inline]
     pub(crate) fn running_thread(&self, cpu: CpuId) -> ThreadId {
         let task = self.running_task(cpu);

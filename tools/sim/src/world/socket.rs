@@ -1,4 +1,4 @@
-//! From a packet to its socket, and to the thread waiting for it.
+//! Delivers a packet to its socket, and wakes the thread waiting for it.
 //!
 //! Kernel: 6.11, `net/ipv4/tcp_input.c` `tcp_data_ready()`, `net/core/sock.c` `sock_def_readable()`,
 //! `fs/eventpoll.c` `ep_poll_callback()`. A connection has one outstanding request, so a socket buffer never
@@ -10,20 +10,20 @@ use super::state::World;
 use crate::ids::{Compact, CpuId, ThreadId};
 use crate::watch::{Fact, Watch};
 
-/// The thread that can notice a packet reaching its socket while the poll continues.
+/// Which thread can notice, while the poll continues, that a packet has reached its socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach {
-    /// None: the packet is an ACK, or its thread is the polling or interrupted one, or the thread waits for
-    /// this CPU only.
+    /// No thread can notice: the packet is an ACK, or its thread is the polling or interrupted one, or the
+    /// thread waits for this CPU only.
     Unseen,
-    /// None before this thread, which sleeps and has no other queue, has been woken.
+    /// No thread can notice before this one, which sleeps and has no other queue, has been woken.
     Sleeper(ThreadId),
     /// The packet's thread.
     Seen,
 }
 
 impl<W: Watch> World<W> {
-    /// The thread that can notice when a packet polled by this CPU reaches its socket.
+    /// Returns which thread can notice when a packet polled by this CPU reaches its socket.
     #[inline]
     pub(crate) fn reach(&self, cpu: CpuId, packet: Packet) -> Reach {
         let Some(connection) = packet.connection() else { return Reach::Unseen };
@@ -45,7 +45,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// Makes the packet's connection ready. Returns its thread if that sleeps.
+    /// Makes the packet's connection ready. Returns the connection's thread if that thread sleeps.
     #[inline]
     pub(crate) fn deliver(&mut self, cpu: CpuId, packet: Packet) -> Option<ThreadId> {
         let connection = packet.connection()?;

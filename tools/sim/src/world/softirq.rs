@@ -1,4 +1,4 @@
-//! The softirq `NET_RX`.
+//! Models the softirq `NET_RX`.
 //!
 //! Kernel: 6.11, `net/core/dev.c` `net_rx_action()`: at most 300 packets or 2 ms per round;
 //! `kernel/softirq.c` `handle_softirqs()`: at most ten rounds or 2 ms, and none while a task needs to be

@@ -1,4 +1,4 @@
-//! The complete state of a run: hosts, costs and counts.
+//! Holds the complete state of a run: hosts, costs and counts.
 
 use model::KernelVersion;
 
@@ -13,7 +13,7 @@ use crate::math::exp;
 use crate::scenario::{Processing, Scenario, Waits, nanos};
 use crate::slots::Slots;
 
-/// All of a run's state.
+/// The complete state of a run.
 #[derive(Debug)]
 pub(crate) struct World<W> {
     pub(crate) now: u64,
@@ -51,11 +51,11 @@ pub(crate) struct World<W> {
     pub(crate) busy_poll_budget: u32,
     pub(crate) epoll_returns_empty: bool,
     pub(crate) max_events_limit: u32,
-    /// Frames per request, in terms of a poll's budget.
+    /// Number of frames per request, as a poll's budget counts them.
     pub(crate) request_frames: u32,
-    /// The present factor on remote costs, in thousandths.
+    /// The current factor on remote costs, in thousandths.
     pub(crate) contention_permille: u64,
-    /// The present share of answers that clients read late.
+    /// The current share of answers that clients read late.
     pub(crate) slow_share: f64,
     pub(super) slow_base: f64,
     pub(super) slow_load: f64,
@@ -73,7 +73,7 @@ pub(crate) struct World<W> {
 pub(crate) struct Spans {
     pub(crate) client_rtt: u64,
     pub(crate) client_jitter: Varying,
-    /// Mean delay of a late answer, in microseconds, because a random draw scales it.
+    /// Mean delay of a late answer. In microseconds, because a random draw scales it.
     pub(crate) client_slow: f64,
     pub(crate) client_request: Varying,
     pub(crate) client_slow_spread: f64,
@@ -90,7 +90,8 @@ pub(crate) struct Spans {
     pub(super) in_thread_permille: u64,
     pub(crate) request: Varying,
     pub(crate) request_remote: u64,
-    /// Extra work in the application by batch size, and in the softirq by requests since the last answer.
+    /// Extra work in the application, by batch size, and in the softirq, by the number of requests since the
+    /// connection's last answer.
     pub(super) locality: Vec<u32>,
     pub(super) cold: Vec<u32>,
     pub(crate) connections_cool: bool,
@@ -140,7 +141,7 @@ impl Varying {
     }
 }
 
-/// Bytes of a small packet that cost nothing extra.
+/// Number of bytes up to which a packet costs nothing extra.
 const FREE_BYTES: u32 = 1024;
 
 impl Spans {
@@ -202,20 +203,20 @@ impl Spans {
         }
     }
 
-    /// The work for a packet until its list is delivered to the sockets: driver, GRO and IP.
+    /// Returns the work for a packet until its list is delivered to the sockets: driver, GRO and IP.
     pub(crate) fn before_socket(&self, packet: Packet, running: Running) -> u64 {
         let all = if packet == Packet::ACK { self.ack } else { self.packet };
         self.in_context(all * self.before_socket_permille / 1000, running)
     }
 
-    /// The work for a packet after its list's delivery, without the part that depends on the packet's
+    /// Returns the work for a packet after its list's delivery, without the part that depends on the packet's
     /// connection.
     pub(crate) fn socket_part(&self, packet: Packet) -> u64 {
         let all = if packet == Packet::ACK { self.ack } else { self.packet };
         all - all * self.before_socket_permille / 1000
     }
 
-    /// The cost of packet work in a NAPI's thread, or elsewhere.
+    /// Returns the cost of packet work, scaled if it runs in a NAPI's thread.
     pub(crate) const fn in_context(&self, cost: u64, running: Running) -> u64 {
         if matches!(running, Running::Kthread) { cost * self.in_thread_permille / 1000 } else { cost }
     }
@@ -236,7 +237,7 @@ impl Spans {
 /// After this many requests, a connection is completely cold.
 const FORGOTTEN_AFTER: usize = 4096;
 
-/// `most (1 - e^(-n / scale))` for every number of requests `n`.
+/// Returns `most (1 - e^(-n / scale))` for every number of requests `n`.
 fn forgotten(most: f64, scale: f64) -> Vec<u32> {
     let numbers = 0..=u32::try_from(FORGOTTEN_AFTER).unwrap_or(u32::MAX);
     let of = |n| u32::try_from(nanos(most * (1.0 - exp(-f64::from(n) / scale)))).unwrap_or(u32::MAX);
