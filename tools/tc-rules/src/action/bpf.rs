@@ -16,9 +16,9 @@ const PROGRAM: Numbers = Numbers { instruction_count: 3, instructions: 4, descri
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bpf {
-    /// Instance, and the control action if the program does not choose one.
+    /// The instance, and the control action if the program does not choose one.
     pub instance: Instance,
-    /// The program; none for an instance that is only referenced.
+    /// The program; absent for an instance that is only referenced.
     pub program: Program,
 }
 

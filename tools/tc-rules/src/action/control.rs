@@ -36,16 +36,16 @@ impl Control {
     pub const DROP: Self = Self(2);
     /// Continue with the next action: `TC_ACT_PIPE`.
     pub const PIPE: Self = Self(3);
-    /// The packet was consumed: `TC_ACT_STOLEN`.
+    /// Treat the packet as consumed: `TC_ACT_STOLEN`.
     pub const STOLEN: Self = Self(4);
     /// Trap the packet to the CPU: `TC_ACT_TRAP`.
     pub const TRAP: Self = Self(8);
 
-    /// Skip this many actions: the operand is in the lower bits.
+    /// Marks a jump over actions, whose number is in the lower bits.
     const JUMP: u32 = 1 << 28;
-    /// Continue in another chain: the operand is in the lower bits.
+    /// Marks a jump to a chain, whose number is in the lower bits.
     const GOTO_CHAIN: u32 = 2 << 28;
-    /// The operand's bits: `TC_ACT_EXT_VAL_MASK`.
+    /// Mask of the operand's bits: `TC_ACT_EXT_VAL_MASK`.
     const OPERAND: u32 = (1 << 28) - 1;
 
     /// The highest chain number that a control action can encode.
@@ -87,7 +87,7 @@ impl Control {
         Self::optional(words)?.ok_or_else(|| words.unknown_here(Word::WORDS))
     }
 
-    /// A control action without operand, or given as a number, as in `conform-exceed`.
+    /// Parses a control action without operand, or given as a number, as in `conform-exceed`.
     pub(super) fn simple_or_number(word: &str) -> Option<Self> {
         Some(match Word::find(word) {
             Some(Word::Continue) => Self::CONTINUE,
@@ -104,7 +104,7 @@ impl Control {
     /// Reads the control action that comes next, which may be given as a number.
     ///
     /// # Errors
-    /// If the next word is neither.
+    /// If the next word is neither a control action nor a number.
     pub(super) fn required_or_number(words: &mut Words<'_>) -> Read<Self> {
         match words.peek().and_then(|word| word.parse::<i32>().ok()) {
             Some(number) => {
@@ -115,17 +115,17 @@ impl Control {
         }
     }
 
-    /// The tc syntax, or its number.
+    /// Returns the tc syntax; the number if tc has no word for it.
     pub(super) fn words_or_number(self) -> String {
         self.words().unwrap_or_else(|| self.0.cast_signed().to_string())
     }
 
-    /// The chain that it jumps to.
+    /// Returns the chain to which the control action jumps, if any.
     pub const fn chain(self) -> Option<u32> {
         if self.0 & !Self::OPERAND == Self::GOTO_CHAIN { Some(self.0 & Self::OPERAND) } else { None }
     }
 
-    /// The tc syntax; `None` for a number that has none.
+    /// Returns the tc syntax; `None` for a number that has none.
     pub fn words(self) -> Option<String> {
         Some(match self {
             Self::CONTINUE => "continue".to_owned(),

@@ -292,7 +292,7 @@ impl Ct {
         if self.instance.index != 0 {
             words.push_str(&self.instance.index_words());
         }
-        // iproute2 accepts `nat`, an address or a port only if another word follows.
+        // iproute2 accepts `nat`, an address or a port only if another word follows it.
         if self.instance.control != Control::PIPE || self.what & NAT != 0 {
             words.push_str(&format!(" {}", self.instance.control.words()?));
         }

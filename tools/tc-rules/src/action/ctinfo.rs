@@ -36,7 +36,7 @@ impl Ctinfo {
     pub(super) fn parse(words: &mut Words<'_>) -> Read<Self> {
         words.skip();
         let mask = |word: &str| number::u32(word, Base::Prefix);
-        // An optional mask, and its default.
+        // Reads an optional mask, or returns its default.
         let optional = |words: &mut Words<'_>, otherwise| {
             words.peek().and_then(mask).inspect(|_| words.skip()).unwrap_or(otherwise)
         };
