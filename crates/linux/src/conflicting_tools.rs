@@ -485,6 +485,31 @@ mod test {
     }
 
     #[test]
+    fn the_profile_of_each_tuned_on_the_host_and_in_containers_is_read_once() {
+        let root = Root::new(
+            "tuned-several",
+            &[
+                ("proc/7/comm", "tuned\n"),
+                ("proc/7/root/etc/tuned/active_profile", "inner\n"),
+                ("proc/7/root/usr/lib/tuned/inner/tuned.conf", "[net]\nring=rx 512\n"),
+                ("proc/8/comm", "tuned\n"),
+                ("proc/8/root/empty", ""),
+                ("proc/812/comm", "tuned\n"),
+                ("proc/813/comm", "tuned\n"),
+                ("etc/tuned/active_profile", "outer\n"),
+                ("usr/lib/tuned/outer/tuned.conf", "[net]\ncoalesce=adaptive-rx off\n"),
+            ],
+        );
+        assert_eq!(
+            root.found(),
+            [
+                "tuned /proc/7/root/usr/lib/tuned/inner/tuned.conf:2: [net] ring=rx 512",
+                "tuned /usr/lib/tuned/outer/tuned.conf:2: [net] coalesce=adaptive-rx off",
+            ]
+        );
+    }
+
+    #[test]
     fn an_agent_that_is_asked_not_to_set_queues_is_no_finding() {
         let root = Root::new(
             "google-off",

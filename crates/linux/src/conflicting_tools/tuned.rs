@@ -25,7 +25,10 @@ const PLACES: [&str; 4] = ["etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/pro
 const OPERATOR: [&str; 2] = ["openshift-tuned", "cluster-node-tu"];
 const OPERATOR_DIRECTORY: &str = "var/lib/ocp-tuned";
 
-/// Maximum number of profiles that are read.
+/// Maximum number of daemons whose profiles are read.
+const DAEMONS_MAX: usize = 16;
+
+/// Maximum number of profiles of a daemon that are read.
 const PROFILES_MAX: usize = 16;
 
 /// The maximum number of variables, and of bytes of a value after their expansion.
@@ -53,12 +56,36 @@ struct Merged {
     read: BTreeSet<PathBuf>,
 }
 
-/// Finds the settings of the active profile; empty if tuned does not run. If a file of sysctl.d also sets a
-/// setting, that file's value applies.
+/// Finds the settings of the active profiles of all daemons, which can run on the host and in containers; empty
+/// if tuned does not run. If a file of sysctl.d also sets a setting, that file's value applies.
 pub(super) fn tuned(root: &Path, of_sysctl_files: &[ConflictingTool]) -> Vec<ConflictingTool> {
-    let Some((pid, process)) = processes(root, &["tuned"]).into_iter().next() else { return Vec::new() };
+    let mut roots = Vec::new();
+    let mut found: Vec<ConflictingTool> = Vec::new();
+    for (pid, process) in processes(root, &["tuned"]) {
+        let own = own_root(root, &process);
+        let same = identity(&own);
+        if roots.len() >= DAEMONS_MAX || roots.contains(&same) {
+            continue;
+        }
+        roots.push(same);
+        // A container can have the host's files.
+        for tool in of_daemon(root, own, pid, of_sysctl_files) {
+            if !found.contains(&tool) {
+                found.push(tool);
+            }
+        }
+    }
+    found
+}
+
+/// Finds the settings of one daemon, whose files are below `own`.
+fn of_daemon(
+    root: &Path,
+    own: PathBuf,
+    pid: u32,
+    of_sysctl_files: &[ConflictingTool],
+) -> Vec<ConflictingTool> {
     let operator = root.join(OPERATOR_DIRECTORY);
-    let own = own_root(root, &process);
     // A host that has left the cluster keeps the directory.
     let is_of_operator = !processes(root, &OPERATOR).is_empty() || (own != *root && operator.is_dir());
     let kind =
@@ -91,11 +118,15 @@ pub(super) fn tuned(root: &Path, of_sysctl_files: &[ConflictingTool]) -> Vec<Con
 /// The root of a process's files if that is another one than the host's, as in a container.
 fn own_root(root: &Path, process: &Path) -> PathBuf {
     let own = process.join("root");
-    let identity = |path: &Path| std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
     match (identity(&own), identity(root)) {
         (Some(of_process), Some(of_host)) if of_process != of_host => own,
         _ => root.to_owned(),
     }
+}
+
+/// The device and inode of a directory; `None` if it cannot be read.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()))
 }
 
 /// Whether tuned lets the files of sysctl.d override its profiles, as it does by default: `reapply_sysctl`.
