@@ -22,7 +22,7 @@ fn host() -> Host {
 
 fn policy(intents: Vec<Intent>) -> Policy {
     let recipes = policy_file::recipes(&[]).expect("the shipped recipes");
-    Policy { intents, recipes: recipes.into(), ..Policy::default() }
+    Policy { intents, recipes, ..Policy::default() }
 }
 
 fn placed(policy: &Policy, host: &Host) -> Placed {

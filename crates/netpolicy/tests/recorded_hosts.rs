@@ -54,7 +54,7 @@ fn intent(target: Target, policy: PolicyName, line: u32) -> Intent {
 fn policy(intents: Vec<Intent>) -> Policy {
     Policy {
         intents,
-        recipes: Arc::new(recipes(&[]).expect("the shipped recipes")),
+        recipes: recipes(&[]).expect("the shipped recipes"),
         disruptive: false,
         inferred: false,
     }
@@ -81,7 +81,7 @@ fn printed(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<String, 
 
 /// The shipped recipes.
 fn shipped() -> Arc<Recipes> {
-    Arc::new(recipes(&[]).expect("the shipped recipes"))
+    recipes(&[]).expect("the shipped recipes")
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn a_site_recipe_turns_on_rfs_everywhere_and_arfs_where_the_driver_has_it() {
         }
         let before = host.clone();
         let mut asked = policy(vec![intent(Target::Device("eth0".to_owned()), PolicyName::Bulk, 2)]);
-        asked.recipes = site.clone();
+        asked.recipes = Arc::clone(&site);
         let plan = planned(&asked, &host);
         let text: Vec<String> = plan.changes().map(|change| format!("{:?}", change.to())).collect();
         let flows = text.iter().filter(|change| change.contains("RpsFlowCount(4096)")).count();

@@ -6,7 +6,6 @@ mod made;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
 
 use clap::Parser;
 use made::{device, host, server, tx_queues, veth, with_irqs, with_kernel};
@@ -138,7 +137,7 @@ fn planned(file: &str, host: &Host) -> Result<Plan, (String, String)> {
     };
     let parsed = parse("10-cache.toml", file).map_err(wrong)?;
     let mut merged = merge(&[parsed]).map_err(wrong)?;
-    merged.recipes = Arc::new(recipes(&[]).expect("the shipped recipes"));
+    merged.recipes = recipes(&[]).expect("the shipped recipes");
     let policy = merged.policy();
     let plan = || {
         let selection = plan::select(&policy, host).without_clashes()?;
@@ -741,7 +740,7 @@ fn can_be_set(set: &Set) -> Result<(), String> {
     let kthread = set.kthread.request();
     let intent =
         Intent { nic: nic_requests, kthread, ..request.intent(target, "netpolicy set", set.cost.budget()) };
-    let recipes = Arc::new(recipes(&[]).expect("the shipped recipes"));
+    let recipes = recipes(&[]).expect("the shipped recipes");
     let policy = Policy { intents: vec![intent], recipes, disruptive: set.allow.disruptive, inferred: false };
     let plan = place(&policy, &host, &Resolved::default())
         .and_then(|placement| diff(&desired(&placement, &host)?, &host))

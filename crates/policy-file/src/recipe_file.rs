@@ -7,6 +7,7 @@
 //! that misses its goal. It has the same keys, and `when` with the conditions of a case.
 
 use std::ops::Range;
+use std::sync::{Arc, LazyLock};
 
 use model::recipe::{EpollNapis, Mechanism, PaysFrom, RecipeEntry, RecipeValue, Recipes, Rung, When};
 use model::{CpuSet, DeliveryMode, Layout, Nanoseconds, PolicyName, Reason};
@@ -49,19 +50,29 @@ enum Whose {
     Case(String, Option<PolicyName>),
 }
 
+/// The shipped recipes, which are parsed once.
+static SHIPPED_RECIPES: LazyLock<Arc<Recipes>> = LazyLock::new(|| {
+    let mut recipes =
+        Recipes { nics: crate::nic_facts(), known_faults: crate::known_faults(), ..Recipes::default() };
+    for (name, text) in SHIPPED {
+        #[expect(clippy::expect_used, reason = "a test reads the same texts")]
+        let file = parse_recipes(&format!("recipes/{name}"), text).expect("shipped recipes have no mistakes");
+        file.merge_into(&mut recipes);
+    }
+    Arc::new(recipes)
+});
+
 /// Returns the shipped recipes with the entries of these files, given by name and text. For each mechanism,
 /// the last file takes precedence.
 ///
 /// # Errors
 /// If the files have mistakes: all of them.
-pub fn recipes(site: &[(String, String)]) -> Result<Recipes, Mistakes> {
-    let mut recipes =
-        Recipes { nics: crate::nic_facts(), known_faults: crate::known_faults(), ..Recipes::default() };
+pub fn recipes(site: &[(String, String)]) -> Result<Arc<Recipes>, Mistakes> {
+    let mut recipes = Arc::clone(&SHIPPED_RECIPES);
     let mut mistakes = Vec::new();
-    let shipped = SHIPPED.iter().map(|(name, text)| (format!("recipes/{name}"), (*text).to_owned()));
-    for (name, text) in shipped.chain(site.iter().cloned()) {
-        match parse_recipes(&name, &text) {
-            Ok(file) => file.merge_into(&mut recipes),
+    for (name, text) in site {
+        match parse_recipes(name, text) {
+            Ok(file) => file.merge_into(Arc::make_mut(&mut recipes)),
             Err(Mistakes(more)) => mistakes.extend(more),
         }
     }

@@ -297,7 +297,7 @@ impl Session {
     /// If files cannot be read, named directories do not exist, or readable files have mistakes.
     pub fn recipes(&self) -> Result<Arc<Recipes>, Fault> {
         let texts = self.recipe_files()?;
-        policy_file::recipes(&texts).map(Arc::new).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
+        policy_file::recipes(&texts).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
     }
 
     /// The site's recipe files: names and texts.

@@ -1,7 +1,6 @@
 //! `doctor`: finds problems of packet delivery, and their causes.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::init::Found;
@@ -152,8 +151,7 @@ pub(crate) fn judge(mut host: Host, mut facts: DoctorFacts, context: &Context) -
     let (held, pending) = held(context);
     // An error in a site's recipes becomes the first finding, like an error in a policy file: continue with
     // the shipped recipes.
-    let recipes =
-        context.session.recipes().or_else(|_| policy_file::recipes(&[]).map(Arc::new)).unwrap_or_default();
+    let recipes = context.session.recipes().or_else(|_| policy_file::recipes(&[])).unwrap_or_default();
     let mut host_context = HostContext {
         recipes,
         command_prefix: context.session.command_prefix(),
