@@ -8,9 +8,6 @@ use session::{Exit, Fault};
 /// The default path of the daemon's configuration.
 pub(crate) const CONFIG_FILE: &str = "/etc/netpolicy/daemon.toml";
 
-/// The maximum size of the file.
-const FILE_BYTES_MAX: u64 = 64 << 10;
-
 /// What happens to the daemon's settings when it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -58,7 +55,7 @@ impl DaemonOptions {
         inferred: bool,
     ) -> Result<Self, Fault> {
         let path = config.unwrap_or(Path::new(CONFIG_FILE));
-        let file = match text_of(path) {
+        let file = match session::drop_in::read_text(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && config.is_none() => File::default(),
             Err(error) => return Err(Fault { exit: Exit::Usage, ..Fault::file(path, error) }),
             Ok(text) => toml::from_str(&text).map_err(|error| {
@@ -76,11 +73,4 @@ impl DaemonOptions {
             inferred: inferred || file.allow_inferred,
         })
     }
-}
-
-fn text_of(path: &Path) -> std::io::Result<String> {
-    use std::io::Read;
-    let mut text = String::new();
-    std::fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
-    Ok(text)
 }

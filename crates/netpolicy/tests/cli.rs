@@ -646,7 +646,7 @@ fn what_is_not_a_recording_is_refused_by_what_it_is() {
     };
     let huge = scratch.path("huge.json");
     let file = std::fs::File::create(&huge).expect("a file");
-    file.set_len(session::recording::RECORDING_BYTES_MAX + 1).expect("a sparse file");
+    file.set_len(session::recording::RECORDING_BYTES_MAX as u64 + 1).expect("a sparse file");
     for (file, code, words) in [
         (scratch.path("absent.json"), 1, "absent.json: No such file or directory"),
         (scratch.path(""), 1, "Is a directory"),
@@ -673,6 +673,50 @@ fn what_is_not_a_recording_is_refused_by_what_it_is() {
         &["apply", "--from", &whole],
     ] {
         assert_eq!(said(arguments).0, Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_recording_or_report_that_is_no_ordinary_file_is_named_at_once() {
+    let scratch = Scratch::new("hostile-files");
+    let pipe = scratch.0.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    std::os::unix::fs::symlink("loop", scratch.0.path().join("loop")).expect("a link");
+    let sparse = std::fs::File::create(scratch.path("sparse")).expect("a file");
+    sparse.set_len(10 << 30).expect("a sparse file");
+    let head = &RECORDING[..RECORDING.find("\"redacted\"").expect("a key")];
+    for (name, content) in [
+        ("nul", b"\0".repeat(4096)),
+        ("bytes", b"\xff\xfe{".to_vec()),
+        ("gzip", b"\x1f\x8b\x08\0".to_vec()),
+        ("nested", b"[".repeat(1 << 20)),
+        ("nested-recording", [head.as_bytes(), b"\"x\":", &b"[".repeat(1 << 20)].concat()),
+    ] {
+        std::fs::write(scratch.path(name), content).expect("a file");
+    }
+    for (file, of_recording, of_report) in [
+        (scratch.path("pipe"), Some(1), 3),
+        (scratch.path("loop"), Some(1), 1),
+        ("/dev/zero".to_owned(), Some(2), 3),
+        (scratch.path("sparse"), Some(2), 3),
+        (scratch.path("nul"), Some(2), 3),
+        (scratch.path("bytes"), Some(2), 3),
+        (scratch.path("gzip"), Some(2), 3),
+        (scratch.path("nested"), Some(2), 3),
+        (scratch.path("nested-recording"), Some(2), 3),
+    ] {
+        for arguments in [&["show", "--from", &file][..], &["diff", &file, &file]] {
+            let output = ends(command(arguments));
+            let words = text(&output.stderr);
+            assert_eq!(output.status.code(), of_recording, "{arguments:?}: {words}");
+            assert_eq!(words.lines().filter(|line| line.starts_with("error: ")).count(), 1, "{words}");
+            assert!(words.contains(&file), "{words}");
+        }
+        let output = ends(command(&["audit", &file]));
+        assert_eq!(output.status.code(), Some(of_report), "{file}: {}", text(&output.stderr));
+        assert!(text(&output.stdout).contains("unreadable") || of_report != 3, "{}", text(&output.stdout));
+        let output = ends(command(&["audit", &file, "--expect", &file]));
+        assert_ne!(output.status.code(), Some(0), "{file}");
     }
 }
 

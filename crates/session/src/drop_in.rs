@@ -83,27 +83,38 @@ fn one(path: &Path, found: bool) -> io::Result<(String, String)> {
     if found && fs::metadata(path)?.permissions().mode() & 0o002 != 0 {
         return Err(io::Error::other("any user can write to it and change the policy: chmod o-w"));
     }
-    let bytes = bytes(path)?;
-    let text = String::from_utf8(bytes).map_err(|error| {
+    Ok((path.display().to_string(), read_text(path)?))
+}
+
+/// Reads the text of a file, which may be a pipe, up to a maximum size and time.
+///
+/// # Errors
+/// As for [`read_at_most`], and if the file is too large or is not UTF-8 text.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let bytes = read_at_most(path, FILE_BYTES_MAX)?;
+    if bytes.len() > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("larger than {FILE_BYTES_MAX} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;
         io::Error::other(format!("line {line} is not UTF-8 text"))
-    })?;
-    Ok((path.display().to_string(), text))
+    })
 }
 
-/// Reads a file, which may be a pipe, up to a maximum size and time.
-fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+/// Reads a file, which may be a pipe, up to a maximum size and time. Returns one byte more than the maximum
+/// of a larger file.
+///
+/// # Errors
+/// If the file cannot be read, or no process writes to the pipe or closes it in time.
+pub fn read_at_most(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     let mut options = fs::OpenOptions::new();
     let mut file = options.read(true).custom_flags(NONBLOCK).open(path)?;
     let mut bytes = Vec::new();
     let deadline = Instant::now() + PIPE_PATIENCE;
     loop {
-        let room = (FILE_BYTES_MAX + 1).saturating_sub(bytes.len());
+        let room = bytes_max.saturating_add(1).saturating_sub(bytes.len());
         match file.by_ref().take(room as u64).read_to_end(&mut bytes) {
-            Ok(_) if bytes.len() > FILE_BYTES_MAX => {
-                return Err(io::Error::other(format!("larger than {FILE_BYTES_MAX} bytes")));
-            }
             Ok(_) if bytes.is_empty() && file.metadata()?.file_type().is_fifo() => {
                 return Err(io::Error::other("no process writes to this pipe"));
             }

@@ -6,6 +6,7 @@ use crate::live::MeasuredService;
 use model::keys::OF_DELIVERY;
 use model::{Intent, NicRequest, Target as Subject};
 use policy_file::{Mistakes, PolicyWord, merge, parse, setting, word};
+use session::drop_in::read_text;
 use session::{Exit, Fault};
 
 /// A candidate of a comparison, as the operator wrote it.
@@ -160,8 +161,7 @@ fn only_device(target: &MeasuredService) -> Result<String, String> {
 }
 
 fn from_file(path: &Path) -> Result<Vec<Intent>, Fault> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Fault { exit: Exit::Usage, ..Fault::file(path, error) })?;
+    let text = read_text(path).map_err(|error| Fault { exit: Exit::Usage, ..Fault::file(path, error) })?;
     let wrong = |mistakes: Mistakes| Fault::new(Exit::Usage, mistakes);
     let file = parse(&path.display().to_string(), &text).map_err(wrong)?;
     let policy = merge(&[file]).map_err(wrong)?.policy();

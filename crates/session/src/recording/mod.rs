@@ -11,8 +11,6 @@ mod redact;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,7 +27,7 @@ use model::{
 use plan::doctor::VethPeer;
 use serde::{Deserialize, Serialize};
 
-use crate::drop_in::Sources;
+use crate::drop_in::{Sources, read_at_most};
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::operator::Operator;
@@ -48,7 +46,7 @@ pub const FORMAT: u32 = 1;
 pub const KIND: &str = "recording";
 
 /// The maximum size of a file. A host with 64 queues and 1000 sockets takes less than 1 MB.
-pub const RECORDING_BYTES_MAX: u64 = 64 << 20;
+pub const RECORDING_BYTES_MAX: usize = 64 << 20;
 
 /// The maximum number of lines of the log in a recording.
 pub const LOG_LINES_MAX: usize = 1024;
@@ -349,10 +347,7 @@ impl Recording {
     /// # Errors
     /// If the file cannot be read (exit code 1), or is not a recording that this program reads (exit code 2).
     pub fn read(path: &Path) -> Result<Self, Fault> {
-        let mut bytes = Vec::new();
-        File::open(path)
-            .and_then(|file| file.take(RECORDING_BYTES_MAX + 1).read_to_end(&mut bytes))
-            .map_err(|error| Fault::file(path, error))?;
+        let bytes = read_at_most(path, RECORDING_BYTES_MAX).map_err(|error| Fault::file(path, error))?;
         Self::parse(&bytes).map_err(|why| {
             let fault = Fault::new(Exit::Usage, format!("{}: {why}", path.display()));
             match why {
@@ -369,7 +364,7 @@ impl Recording {
     /// # Errors
     /// If the bytes are not a recording of this format.
     pub fn parse(bytes: &[u8]) -> Result<Self, NotARecording> {
-        if bytes.len() as u64 > RECORDING_BYTES_MAX {
+        if bytes.len() > RECORDING_BYTES_MAX {
             return Err(NotARecording::TooLong);
         }
         let head = serde_json::from_slice::<Head>(bytes);

@@ -51,6 +51,8 @@ pub struct Pseudonyms {
     key: [u8; KEY_BYTES],
     /// All names found so far, so that they are also found in texts.
     names: BTreeMap<String, NameOf>,
+    /// The length in bytes of the longest of them.
+    longest_name: usize,
     users: BTreeMap<u32, u32>,
     /// The pseudonyms of users.
     taken: BTreeSet<u32>,
@@ -115,6 +117,7 @@ impl Pseudonyms {
         Self {
             key,
             names: BTreeMap::new(),
+            longest_name: 0,
             users: BTreeMap::new(),
             taken: BTreeSet::new(),
             flips: BTreeMap::new(),
@@ -149,6 +152,7 @@ impl Pseudonyms {
             return name.to_owned();
         }
         self.names.entry(name.to_owned()).or_insert(of);
+        self.longest_name = self.longest_name.max(name.len());
         self.pseudonym(of, name)
     }
 
@@ -319,7 +323,7 @@ impl Pseudonyms {
 
     /// The longest known name with which this text begins, if a word ends after it.
     fn known_name(&self, text: &str) -> Option<&str> {
-        let longest = text.len().min(NAME_BYTES_MAX);
+        let longest = text.len().min(self.longest_name).min(NAME_BYTES_MAX);
         let ends = (1..=longest).rev().filter(|end| text.is_char_boundary(*end));
         let is_whole =
             |end: &usize| !text[*end..].starts_with(is_of_word) || !text[..*end].ends_with(is_of_word);
