@@ -20,12 +20,12 @@ pub(crate) struct CurrentPlan {
     /// All requests: those of the operator, followed by those of applications.
     policy: Policy,
     placed: Placed,
-    /// The status of each request.
+    /// Returns the status of each request.
     statuses: Vec<RequestStatus>,
     /// For each of the operator's requests, by target: the settings that it had when the daemon last followed
     /// it. They stay in force if the request is refused.
     previous: BTreeMap<String, BTreeSet<Knob>>,
-    /// The number of held settings that only a refused request wants.
+    /// Returns the number of held settings that only a refused request wants.
     kept_for_refused: usize,
     /// The CPU wake-up latency limit that the daemon holds for the policy.
     wake: HeldWake,

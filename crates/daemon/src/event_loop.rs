@@ -57,7 +57,7 @@ pub struct Interest {
 pub struct Ready {
     /// There is something to read or accept, including end of file.
     pub read: bool,
-    /// There is room to write.
+    /// Whether to call the source when there is room to write.
     pub write: bool,
     /// The other end is closed, or the descriptor has an error.
     pub hung_up: bool,

@@ -8,7 +8,7 @@ use session::{Exit, Fault};
 /// The default path of the daemon's configuration.
 pub(crate) const CONFIG_FILE: &str = "/etc/netpolicy/daemon.toml";
 
-/// What happens to the daemon's settings when it ends.
+/// What happens to the daemon's settings when the daemon ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnStop {
@@ -22,11 +22,11 @@ pub enum OnStop {
 /// The daemon's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DaemonOptions {
-    /// Whether settings stay in force when the daemon ends.
+    /// What happens to the daemon's settings when the daemon ends.
     pub on_stop: OnStop,
-    /// Whether the daemon may make disruptive or irreversible changes.
+    /// Which disruptive or irreversible changes the daemon may make.
     pub allow: apply::Allow,
-    /// Whether the daemon also pins interrupts whose queue the driver does not report.
+    /// Whether the daemon also pins an interrupt if the driver does not report the interrupt's queue.
     pub inferred: bool,
 }
 
@@ -43,7 +43,7 @@ struct File {
 }
 
 impl DaemonOptions {
-    /// Reads the file and applies the caller's overrides; `config` names a file to use instead of
+    /// Reads the configuration and applies the caller's overrides. `config` names a file to read instead of
     /// [`CONFIG_FILE`].
     ///
     /// # Errors

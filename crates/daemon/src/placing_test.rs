@@ -1,4 +1,4 @@
-//! Tests which requests are planned on a synthetic host if some of them are refused.
+//! Tests which requests are planned if some of them are refused, on a synthetic host.
 
 use model::host::{AppRequest, Requester, Thread};
 use model::{
@@ -10,7 +10,7 @@ use crate::app_requests;
 use crate::placing::{Placed, RequestMembers, place};
 use crate::request_status;
 
-/// The fixture's device with NAPIs and interrupts.
+/// The device in the fixture that has NAPIs and interrupts.
 const NIC: &str = "eth0";
 
 fn host() -> Host {
@@ -66,7 +66,7 @@ fn an_epoll_too_many_for_a_budget_refuses_that_request_and_no_other() {
     assert_eq!(before.followed, [0, 1], "{:?}", before.refused);
     assert_eq!(request_status::polling(&before, &host).used, 0, "no setting of the request is in force yet");
 
-    // Once it is in force, the request occupies a CPU per waiting thread, and the budget is used up.
+    // Once the request is in force, it occupies a CPU per waiting thread, which uses up the budget.
     let params = DeliveryMode::EventBusy.params().epoll;
     for process in host.processes.iter_mut().filter(|process| process.id.pid == pid) {
         process.epolls.iter_mut().for_each(|epoll| epoll.params = Some(params));
@@ -118,7 +118,7 @@ fn a_cpu_that_goes_off_line_is_in_no_plan_and_comes_back_into_it() {
 fn what_applications_cannot_have_keeps_no_request_of_the_operators_from_being_followed() {
     let mut host = host();
     let own = policy(vec![device(NIC)]);
-    // Add more requesting processes than can be refused individually.
+    // Add more requesting processes than the number of requests that can be refused individually.
     let process = host.processes[0].clone();
     for number in 0..200 {
         let mut copy = process.clone();
