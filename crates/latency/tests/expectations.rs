@@ -18,7 +18,7 @@ fn holds(range: &Interval, change: f64) -> bool {
     (range.low..=range.high).contains(&change)
 }
 
-/// Each record with the ranges predicted from the records of other servers.
+/// Returns each record with the ranges predicted from the records of other servers.
 fn cases(all: &[Recorded]) -> Vec<Case<'_>> {
     let servers: BTreeSet<&str> = all.iter().map(|one| one.server.as_str()).collect();
     let mut cases = Vec::new();

@@ -166,7 +166,7 @@ impl Service {
         Self { effects, metric }
     }
 
-    /// The numbers of a candidate's variants. Only candidates with timeouts have any.
+    /// Returns the numbers of a candidate's variants. Only candidates with timeouts have any.
     fn variants(candidate: usize) -> Vec<usize> {
         if candidate > WITH_TIMEOUTS {
             return Vec::new();
@@ -203,9 +203,9 @@ impl Machine {
         Self { windows, white, at: f64::from(start) }
     }
 
-    /// The next window, with the effect of the candidate in force. Windows of a part of a second share the
-    /// figures of that second. They have more of the noise by which adjacent windows differ, because they
-    /// have fewer requests.
+    /// Returns the next window, with the effect of the candidate in force. Windows of a part of a second
+    /// share the figures of that second. They have more of the noise by which adjacent windows differ,
+    /// because they have fewer requests.
     fn window(&mut self, effect: Effect, part: u32, chance: &mut Chance) -> Figures {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a position in a record")]
         let window = self.windows[self.at as usize % self.windows.len()];
@@ -304,7 +304,7 @@ fn search(service: &Service, machine: &mut Machine, chance: &mut Chance) -> Foun
     Found { winner, windows, beyond }
 }
 
-/// The number of pairs after which the same rule shows that a candidate without effect has none.
+/// Returns the number of pairs after which the same rule shows that a candidate without effect has none.
 fn pairs_of_grid(record: &str, metric: Metric) -> f64 {
     const STARTS: u32 = 8;
     const PAIRS_MAX: u32 = 1_000;

@@ -12,7 +12,7 @@ use session::{Exit, Fault};
 /// A candidate of a comparison, as the operator wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The text, which identifies the candidate in reports.
+    /// The operator's text, which identifies the candidate in reports.
     pub name: String,
     wanted: CandidateSettings,
 }
@@ -24,11 +24,12 @@ pub enum CandidateSettings {
     Current,
     /// A policy file.
     File(PathBuf),
-    /// A policy or a mode for the service, with settings of the service or its device.
+    /// A policy or a delivery mode for the service, if any, and settings of the service or its device.
     Settings(Option<PolicyWord>, Vec<(String, String)>),
 }
 
-/// Converts a service's key to the spelling of policy files; plans and the kernel use `gro-flush-timeout`.
+/// Converts the key of a service setting to the spelling in policy files. Plans and the kernel use
+/// `gro-flush-timeout`.
 fn of_service(key: &str) -> String {
     let spelt = key.replace('-', "_");
     if OF_DELIVERY.contains(&spelt.as_str()) { spelt } else { key.to_owned() }
@@ -37,7 +38,7 @@ fn of_service(key: &str) -> String {
 impl std::str::FromStr for Candidate {
     type Err = String;
 
-    /// Parses `current`, `latency`, `suspend20`, `defer50,gro_flush_timeout=80us`, `rx-usecs=8`,
+    /// Parses a candidate: `current`, `latency`, `suspend20`, `defer50,gro_flush_timeout=80us`, `rx-usecs=8`,
     /// `eth0:rx-usecs=8` or `./policy.toml`.
     fn from_str(text: &str) -> Result<Self, String> {
         let name = text.to_owned();
@@ -70,12 +71,12 @@ impl std::str::FromStr for Candidate {
     }
 }
 
-/// The requests of a candidate.
+/// The requests that make up a candidate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CandidateRequests {
-    /// Requests for the service, or a whole policy file.
+    /// Requests for the service, or those of a whole policy file.
     pub(crate) whole: Vec<Intent>,
-    /// Settings of devices; all other settings of these devices are kept.
+    /// Requested settings of devices. All other settings of these devices are kept.
     pub(crate) nic: Vec<(String, NicRequest)>,
 }
 
@@ -90,7 +91,7 @@ impl Candidate {
         &self.wanted
     }
 
-    /// The requests of the candidate for this service.
+    /// Returns the requests of the candidate for this service.
     ///
     /// # Errors
     /// If a policy file cannot be read or is invalid, or a setting of a device is unknown.
@@ -135,7 +136,7 @@ impl Candidate {
     }
 }
 
-/// Parses the three timeouts of a service, as in a policy file.
+/// Parses the three timeouts of a service in the syntax of policy files.
 fn overrides(settings: &[&(String, String)]) -> Result<model::policy::Overrides, String> {
     let quoted = |value: &str| match value.bytes().all(|byte| byte.is_ascii_digit()) {
         true => value.to_owned(),
@@ -151,7 +152,7 @@ fn overrides(settings: &[&(String, String)]) -> Result<model::policy::Overrides,
     Ok(merged.policy().intents.into_iter().next().map(|intent| intent.overrides).unwrap_or_default())
 }
 
-/// The name of the host's only device with queues.
+/// Returns the name of the host's only device with queues, or an error if there are several.
 fn only_device(target: &MeasuredService) -> Result<String, String> {
     let mut devices = target.host.devices.iter().filter(|device| device.id.name.as_str() != "lo");
     match (devices.next(), devices.next()) {

@@ -29,13 +29,13 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// The wider of the two sides, for display as `±`.
+    /// Returns the wider of the two sides, for display as `±`.
     pub fn half_width(&self) -> f64 {
         (self.high - self.estimate).max(self.estimate - self.low)
     }
 }
 
-/// The median: the middle value, or the mean of the two middle ones. `None` without values.
+/// Returns the median: the middle value, or the mean of the two middle values. `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -47,7 +47,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The median with its interval between order statistics. `None` without values.
+/// Returns the median with the interval between two order statistics. `None` without values.
 pub fn median_interval(values: &[f64]) -> Option<Interval> {
     let estimate = median(values)?;
     let mut sorted = values.to_vec();
@@ -56,18 +56,18 @@ pub fn median_interval(values: &[f64]) -> Option<Interval> {
     Some(Interval { estimate, low: sorted[cut], high: sorted[sorted.len() - 1 - cut] })
 }
 
-/// The probability, from 0 to 1, that an interval of [`median_interval`] over this many values contains the
-/// true median.
+/// Returns the probability, from 0 to 1, that an interval of [`median_interval`] over this many values
+/// contains the true median.
 pub fn coverage(values: usize) -> f64 {
     1.0 - 2.0 * at_most(values, cut(values))
 }
 
-/// How many values to drop at each end: as many as still give 95 % coverage.
+/// Returns how many values to drop at each end: as many as still give 95 % coverage.
 fn cut(values: usize) -> usize {
     (1..values.div_ceil(2)).take_while(|&k| 1.0 - 2.0 * at_most(values, k) >= 0.95).last().unwrap_or(0)
 }
 
-/// The probability that at most `k` of `n` fair coins show heads.
+/// Returns the probability that at most `k` of `n` fair coins show heads.
 fn at_most(n: usize, k: usize) -> f64 {
     let mut term = 0.5_f64.powf(from_count(n));
     let mut sum = 0.0;
@@ -78,8 +78,8 @@ fn at_most(n: usize, k: usize) -> f64 {
     sum
 }
 
-/// The ratio after / before over paired runs, with its interval by Student's t over the logarithms of the
-/// ratios. `None` for fewer than two pairs, and if a value is not positive.
+/// Returns the ratio after / before over paired runs, with its interval by Student's t over the logarithms of
+/// the ratios. `None` for fewer than two pairs, and if a value is not positive.
 pub fn paired_ratio(before: &[f64], after: &[f64]) -> Option<Interval> {
     if before.iter().chain(after).any(|&v| v.is_nan() || v <= 0.0) {
         return None;
@@ -89,8 +89,8 @@ pub fn paired_ratio(before: &[f64], after: &[f64]) -> Option<Interval> {
     Some(Interval { estimate: estimate.exp(), low: low.exp(), high: high.exp() })
 }
 
-/// The difference after − before over paired runs, with its interval by Student's t. `None` for fewer than
-/// two pairs, and if the lengths differ.
+/// Returns the difference after − before over paired runs, with its interval by Student's t. `None` for fewer
+/// than two pairs, and if the lengths differ.
 pub fn paired_difference(before: &[f64], after: &[f64]) -> Option<Interval> {
     if before.len() != after.len() || before.len() < 2 {
         return None;
@@ -103,8 +103,9 @@ pub fn paired_difference(before: &[f64], after: &[f64]) -> Option<Interval> {
     Some(Interval { estimate: mean, low: mean - reach, high: mean + reach })
 }
 
-/// The 97.5th percentile of Student's t distribution with these degrees of freedom, to three decimals: from a
-/// table up to 30, beyond that by the first terms of its expansion around the normal distribution.
+/// Returns the 97.5th percentile of Student's t distribution with these degrees of freedom, to three
+/// decimals: from a table up to 30, beyond that by the first terms of its expansion around the normal
+/// distribution.
 pub(crate) fn student_t(degrees: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,

@@ -23,7 +23,7 @@ use crate::measure::live::Unit;
 pub use figures::{Figures, Metric, Unfair, Waits, unfair};
 pub use network::{LOSS_MATTERS, LossDifference, Network, NetworkTotals, median_rtt};
 
-/// The rule of a decision.
+/// The rule by which an experiment is decided.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
@@ -39,19 +39,19 @@ impl Rule {
     /// The default error rate.
     pub const ALPHA: f64 = 0.05;
 
-    /// The error rate of each deciding interval, with this many candidates besides the first.
+    /// Returns the error rate of each deciding interval, with this many candidates besides the first.
     fn level(&self, contrasts: usize) -> f64 {
         self.alpha / count_of(self.deciding.len().max(1) * contrasts.max(1))
     }
 
-    /// The growth of a unit stake that decides one side of a metric's interval, with this many candidates
-    /// besides the first.
+    /// Returns by what factor a unit stake must grow to decide one side of a metric's interval, with this
+    /// many candidates besides the first.
     pub fn stake(&self, contrasts: usize) -> f64 {
         2.0 / self.level(contrasts)
     }
 
-    /// The minimum number of pairs for a decision, with this many candidates besides the first. A pair at
-    /// most doubles the stake.
+    /// Returns the minimum number of pairs for a decision, with this many candidates besides the first. A
+    /// pair at most doubles the stake.
     pub fn pairs_least(&self, contrasts: usize) -> usize {
         let refused = self.stake(contrasts);
         (1..64)
@@ -98,7 +98,7 @@ pub struct MetricChange {
     pub word: MetricVerdict,
 }
 
-/// A candidate compared with the first.
+/// The measurements of a candidate compared with the first.
 #[derive(Clone, Debug, Default)]
 struct Contrast {
     sequences: Vec<(Metric, Sequence)>,
@@ -108,7 +108,7 @@ struct Contrast {
 }
 
 impl Contrast {
-    /// The largest distance of the first candidate's windows from their median, on the scale of the
+    /// Returns the largest distance of the first candidate's windows from their median, on the scale of the
     /// differences.
     fn spread(&self, metric: Metric) -> f64 {
         let known = self.before.iter().find(|(known, _)| *known == metric);
@@ -220,7 +220,7 @@ impl Switchback {
     }
 
     /// Adds a round: one window of each candidate, in the order of their names. Returns why the round is not
-    /// valid; `None` if it is.
+    /// valid; `None` if it is valid.
     ///
     /// # Panics
     /// If there is not exactly one window per candidate: a bug in the caller.
@@ -230,7 +230,7 @@ impl Switchback {
     }
 
     /// Adds a round of some candidates, given by number in ascending order; the first is 0. The other
-    /// candidates are no longer measured. Returns why the round is not valid; `None` if it is.
+    /// candidates are no longer measured. Returns why the round is not valid; `None` if it is valid.
     ///
     /// # Panics
     /// If there is not exactly one window per candidate, or none of candidate 0: a bug in the caller.
@@ -266,7 +266,7 @@ impl Switchback {
         None
     }
 
-    /// The unit of counts: exchanges if any window had exchanges.
+    /// Returns the unit of counts: exchanges if any window had exchanges.
     pub const fn unit(&self) -> Unit {
         self.unit
     }
@@ -298,17 +298,17 @@ impl Switchback {
         }
     }
 
-    /// The number of valid rounds.
+    /// Returns the number of valid rounds.
     pub const fn rounds(&self) -> usize {
         self.rounds
     }
 
-    /// The number of rounds that are not valid, by reason.
+    /// Returns the number of rounds that are not valid, by reason.
     pub fn voided(&self) -> &[(Unfair, usize)] {
         &self.void
     }
 
-    /// The changes of a candidate (counted from 1) compared with the first.
+    /// Returns the changes of a candidate (counted from 1) compared with the first.
     ///
     /// # Panics
     /// If there is no such candidate: a bug in the caller.
@@ -316,7 +316,7 @@ impl Switchback {
         Metric::ALL.into_iter().map(|metric| self.change(candidate, metric)).collect()
     }
 
-    /// The change of one metric.
+    /// Returns the change of one metric.
     ///
     /// # Panics
     /// As for [`Switchback::changes`].
@@ -381,13 +381,14 @@ impl Switchback {
         let distance = bounds.estimate.abs().max(margin - bounds.estimate.abs());
         let all = match self.by {
             JudgedBy::Switchback => sequence.pairs_for(distance, level),
-            // Further windows would not make this interval narrower.
+            // Without switchbacks, further windows would not make this interval narrower.
             JudgedBy::BeforeAfter => None,
         };
         MetricVerdict::CannotTell { more: all.map(|all| all.saturating_sub(sequence.pairs()).max(1)) }
     }
 
-    /// The differences of a metric by pair, on the additive scale: logarithms of ratios, or differences.
+    /// Returns the differences of a metric by pair, on the additive scale: logarithms of ratios, or
+    /// differences.
     ///
     /// # Panics
     /// As for [`Switchback::changes`].
@@ -397,8 +398,9 @@ impl Switchback {
         found.map_or_else(Vec::new, |(_, sequence)| sequence.differences().to_vec())
     }
 
-    /// The logarithm of the growth of a unit stake that was bet against the hypothesis that this metric has
-    /// grown by at most this share. A growth of the stake by 1/α rejects the hypothesis at any time.
+    /// Returns the logarithm of the growth of a unit stake that was bet against the hypothesis that this
+    /// metric has grown by at most this share. A growth of the stake by 1/α rejects the hypothesis at any
+    /// time.
     ///
     /// # Panics
     /// As for [`Switchback::changes`].
@@ -409,7 +411,7 @@ impl Switchback {
         found.map_or(0.0, |(_, sequence)| sequence.against_at_most(most))
     }
 
-    /// The error rate of a metric's interval.
+    /// Returns the error rate of a metric's interval.
     pub fn level(&self, metric: Metric) -> f64 {
         match self.rule.deciding.contains(&metric) {
             true => self.rule.level(self.contrasts.len()),
@@ -417,7 +419,7 @@ impl Switchback {
         }
     }
 
-    /// The verdict on a candidate (counted from 1) compared with the first.
+    /// Returns the verdict on a candidate (counted from 1) compared with the first.
     ///
     /// # Panics
     /// As for [`Switchback::changes`].
@@ -425,8 +427,8 @@ impl Switchback {
         verdict_of(&self.words(candidate))
     }
 
-    /// The results of the deciding metrics. If no request stalled in any window, `stalls` is no deciding
-    /// metric.
+    /// Returns the results of the deciding metrics. If no request stalled in any window, `stalls` is not a
+    /// deciding metric.
     fn words(&self, candidate: usize) -> Vec<MetricVerdict> {
         let words = self.rule.deciding.iter().map(|metric| (metric, self.change(candidate, *metric).word));
         words
@@ -444,8 +446,8 @@ impl Switchback {
         })
     }
 
-    /// The loss in the windows of a candidate (counted from 1) and of the first, over the valid pairs. If the
-    /// loss differs, no metric has a result.
+    /// Returns the loss in the windows of a candidate (counted from 1) and of the first, over the valid
+    /// pairs. If the loss differs, no metric has a result.
     ///
     /// # Panics
     /// As for [`Switchback::changes`].
@@ -453,20 +455,20 @@ impl Switchback {
         &self.contrasts[candidate - 1].loss
     }
 
-    /// TCP's counts with each candidate, in the order of the candidates' names.
+    /// Returns TCP's counts with each candidate, in the order of the candidates' names.
     pub fn seen(&self) -> &[NetworkTotals] {
         &self.seen
     }
 
-    /// The finding that the network treated candidates differently, if it did. `object` is the service's
-    /// name.
+    /// Returns the finding that the network treated candidates differently, if it did. `object` is the
+    /// service's name.
     pub fn loss_differs(&self, object: &str) -> Option<Finding> {
         let withheld = self.contrasts.iter().any(|contrast| contrast.loss.is_apart());
         network::loss_differs(object, &self.names, &self.seen, self.voided_by(Unfair::Loss), withheld)
     }
 
-    /// The best candidate, counted from 0: the one with the largest improvement over the first, or the first
-    /// if all others are worse. `None` if it is unknown.
+    /// Returns the best candidate, counted from 0: the one with the largest improvement over the first, or
+    /// the first if all others are worse. `None` if the best one is unknown.
     pub fn winner(&self) -> Option<usize> {
         self.winner_within(&[])
     }
@@ -491,8 +493,8 @@ impl Switchback {
         })
     }
 
-    /// The limits that a candidate's typical value exceeds, with that value. A value that was not measured
-    /// counts as exceeding its limit.
+    /// Returns the limits that a candidate's typical value exceeds, with that value. A value that was not
+    /// measured counts as exceeding its limit.
     ///
     /// # Panics
     /// As for [`Switchback::changes`].
@@ -501,7 +503,7 @@ impl Switchback {
         with_value.filter(|(limit, value)| value.is_none_or(|value| value > limit.most)).collect()
     }
 
-    /// The number of rounds that were voided for this reason.
+    /// Returns the number of rounds that were voided for this reason.
     pub fn voided_by(&self, why: Unfair) -> usize {
         self.void.iter().find(|(known, _)| *known == why).map_or(0, |(_, rounds)| *rounds)
     }

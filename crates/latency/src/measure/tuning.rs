@@ -60,11 +60,11 @@ const VARIANTS_SHARE: f64 = 0.6;
 /// candidate is tested against several limits after each round.
 const DROPS: f64 = 3.689;
 
-/// The growth for dropping a candidate that is not the best but harmless, and may therefore be measured for
-/// longer.
+/// The threshold for dropping a candidate that is not the best but harmless, and may therefore be measured
+/// for longer.
 const DROPS_HARMLESS: f64 = 4.605;
 
-/// The growth in the proof that shows that a limit is exceeded.
+/// The threshold, in the proof, from which a limit counts as exceeded.
 const EXCEEDS: f64 = 0.693;
 
 /// The minimum number of pairs in a proof. A verdict that ends a measurement early overstates the
@@ -160,7 +160,7 @@ impl fmt::Display for Out {
     }
 }
 
-/// The metric of a guarded quantity.
+/// Returns the metric of a guarded quantity.
 pub const fn metric_of(guarded: Guarded) -> Metric {
     match guarded {
         Guarded::P50 => Metric::P50,
@@ -188,7 +188,7 @@ pub enum TunerStep {
     Round {
         /// The stage.
         stage: TunerStage,
-        /// The length of the windows: an ordinary one divided by this.
+        /// The divisor of the ordinary window length that gives the length of these windows.
         part: u32,
         /// The candidates in ascending order; 0 is the current settings.
         candidates: Vec<usize>,
@@ -252,27 +252,28 @@ impl Heat {
         }
     }
 
-    /// The candidates that are still measured, by their number in the stage.
+    /// Returns the candidates that are still measured, by their number in the stage.
     fn left(&self) -> Vec<usize> {
         (1..self.candidates.len()).filter(|candidate| self.out[*candidate].is_none()).collect()
     }
 
-    /// By how much a candidate is worse than another one, as a logarithm for each round that measured both.
+    /// Returns by how much a candidate is worse than another one, as a logarithm for each round that measured
+    /// both.
     fn worse_by(&self, candidate: usize, other: usize, metric: Metric) -> Vec<f64> {
         let rounds =
             self.rounds.iter().filter_map(|round| worse_by(metric, &round[other]?, &round[candidate]?));
         rounds.collect()
     }
 
-    /// Whether a candidate is worse than another one by more than `most`, a logarithm: the stake of that bet
-    /// has grown by `growth`.
+    /// Whether a candidate is worse than another one by more than `most`, a logarithm: whether the stake bet
+    /// on that has grown by `growth`, also a logarithm.
     fn is_worse(&self, candidate: usize, other: usize, metric: Metric, most: f64, growth: f64) -> bool {
         let mut sequence = Sequence::robust();
         self.worse_by(candidate, other, metric).into_iter().for_each(|pair| sequence.add(pair));
         sequence.against_at_most(most) >= growth
     }
 
-    /// The length of the next windows, as a divisor of the ordinary length.
+    /// Returns the length of the next windows, as a divisor of the ordinary length.
     fn part(&self, metric: Metric) -> u32 {
         let is_short = self.rounds.len() < SHORT_ROUNDS && self.void == 0 && metric != Metric::P99;
         match self.stage {
@@ -282,22 +283,23 @@ impl Heat {
         }
     }
 
-    /// The improvement of a candidate over the current settings.
+    /// Returns the improvement of a candidate over the current settings, as a logarithm.
     fn gain(&self, candidate: usize, metric: Metric) -> f64 {
         hodges_lehmann(&self.worse_by(candidate, 0, metric)).map_or(0.0, |worse| -worse)
     }
 
-    /// The growth of a metric over the current settings, as a share; `None` if it was not measured.
+    /// Returns the growth of a metric over the current settings, as a share; `None` if it was not measured.
     fn growth(&self, candidate: usize, metric: Metric) -> Option<f64> {
         hodges_lehmann(&self.worse_by(candidate, 0, metric)).map(f64::exp_m1)
     }
 
-    /// The candidate among `of` that improves the metric most.
+    /// Returns the candidate among `of` that improves the metric most.
     fn best(&self, of: &[usize], metric: Metric) -> Option<usize> {
         of.iter().copied().max_by(|one, other| self.gain(*one, metric).total_cmp(&self.gain(*other, metric)))
     }
 
-    /// The number of rounds in which a candidate's requests stalled, but not those of the current settings.
+    /// Returns the number of rounds in which a candidate's requests stalled, but not those of the current
+    /// settings.
     fn stalls(&self, candidate: usize) -> usize {
         let stalled = |figures: &Option<Figures>| figures.is_some_and(|figures| figures.stalled());
         self.rounds.iter().filter(|round| stalled(&round[candidate]) && !stalled(&round[0])).count()
@@ -308,7 +310,7 @@ impl Heat {
         self.rounds.is_empty() && self.void >= STUCK_ROUNDS
     }
 
-    /// The candidates of the stage, the best first.
+    /// Returns the candidates of the stage, the best first.
     pub fn standings(&self, metric: Metric) -> Vec<Ranking> {
         let mut all: Vec<Ranking> = (1..self.candidates.len())
             .map(|candidate| Ranking {
@@ -347,8 +349,8 @@ impl Tuner {
         }
     }
 
-    /// The minimum number of windows of a search with this many candidates besides the current settings, plus
-    /// `variants` variants of the best one.
+    /// Returns the minimum number of windows of a search with this many candidates besides the current
+    /// settings, plus `variants` variants of the best one.
     pub fn windows_least(candidates: usize, variants: usize) -> usize {
         let of_variants = if variants > 0 { ROUNDS_LEAST * (variants + 2) } else { 0 };
         PROBES * (candidates + 1).div_ceil(WHOLE_COSTS)
@@ -357,7 +359,7 @@ impl Tuner {
             + PROOF_LEAST * (FINALISTS + 1)
     }
 
-    /// The next step of a search.
+    /// Returns the next step of the search.
     pub fn step(&self) -> TunerStep {
         match self.step {
             Next::Done => TunerStep::Done,
@@ -397,13 +399,13 @@ impl Tuner {
         self.spent / WHOLE_COSTS
     }
 
-    /// The best candidate, which was proved to be better than the current settings and within all limits;
-    /// `None` if there is none.
+    /// Returns the best candidate, which was proved to be better than the current settings and within all
+    /// limits; `None` if there is none.
     pub const fn winner(&self) -> Option<usize> {
         self.winner
     }
 
-    /// The winner's number in the proof, whose rounds are [`Tuner::rounds`].
+    /// Returns the winner's number in the proof, whose rounds are [`Tuner::rounds`].
     pub fn winner_in_proof(&self) -> Option<usize> {
         self.heat.candidates.iter().position(|candidate| Some(*candidate) == self.winner)
     }
@@ -413,7 +415,8 @@ impl Tuner {
         self.heat.is_stuck()
     }
 
-    /// Adds the round that [`Tuner::step`] requested. Returns why it is not valid; `None` if it is.
+    /// Adds the round that [`Tuner::step`] requested. Returns why the round is not valid; `None` if it is
+    /// valid.
     ///
     /// # Panics
     /// If there is not one window for each candidate of the round: a bug in the caller.
@@ -457,7 +460,7 @@ impl Tuner {
         }
     }
 
-    /// Ends the search, because the time is over. The verdicts that the proof has reached count.
+    /// Ends the search, because the time limit is reached. Verdicts that the proof has already reached count.
     pub fn end(&mut self) {
         if self.heat.stage == TunerStage::Proof && self.step == Next::Round {
             self.conclude();
@@ -489,7 +492,7 @@ impl Tuner {
         self.begin(TunerStage::Proof, all);
     }
 
-    /// The best candidates of the current stage, by their number in the search.
+    /// Returns the best candidates of the current stage, by their number in the search.
     fn finalists(&self) -> Vec<usize> {
         let mut left = self.heat.standings(self.aim.metric);
         left.retain(|standing| standing.out.is_none());
@@ -617,7 +620,7 @@ impl Tuner {
         })
     }
 
-    /// Why a candidate need not be measured any longer; `None` if it must be.
+    /// Returns why a candidate need not be measured any longer; `None` if it must be.
     fn why_out(&self, candidate: usize) -> Option<Out> {
         let heat = &self.heat;
         if heat.stalls(candidate) > 1 {
@@ -638,7 +641,7 @@ impl Tuner {
         }
     }
 
-    /// The minimum improvement that matters, as a logarithm.
+    /// Returns the minimum improvement that matters, as a logarithm.
     fn margin(&self) -> f64 {
         match self.aim.metric.less_is_better() {
             Some(false) => self.rule.margin.ln_1p(),
@@ -675,7 +678,7 @@ impl Tuner {
         }
     }
 
-    /// Why a candidate has not been proved to be the winner; `None` if it has.
+    /// Returns why a candidate has not been proved to be the winner; `None` if it has been proved.
     fn unproved(&self, candidate: usize) -> Option<Out> {
         let change = self.heat.switchback.change(candidate, self.aim.metric);
         if change.word == MetricVerdict::Worse || self.heat.stalls(candidate) > 1 {
@@ -723,7 +726,7 @@ const fn cost(part: u32) -> usize {
     }
 }
 
-/// By how much a window is worse than another, as a logarithm.
+/// Returns by how much a window is worse than another, as a logarithm.
 fn worse_by(metric: Metric, before: &Figures, after: &Figures) -> Option<f64> {
     let difference = metric.difference(before, after)?;
     Some(if metric.less_is_better() == Some(false) { -difference } else { difference })

@@ -97,7 +97,7 @@ pub struct CompareReport {
     /// Relative changes below this share count as no difference.
     margin: f64,
     comparisons: Vec<Contrast>,
-    /// The best candidate; `None` if it is unknown.
+    /// The best candidate; `None` if the best one is unknown.
     winner: Option<String>,
     /// The transaction that keeps the winner in force; `None` if none does.
     kept: Option<String>,
@@ -189,7 +189,7 @@ pub struct CompareRoundReport {
     order: Vec<String>,
     /// The figures of each window, in the order of the command line.
     windows: Vec<Figures>,
-    /// Why the round is not valid; `None` if it is.
+    /// Why the round is not valid; `None` if it is valid.
     void: Option<Unfair>,
     /// The time since the start, in seconds.
     seconds: f64,
@@ -237,7 +237,7 @@ fn value(metric: Metric, value: Option<f64>) -> String {
     }
 }
 
-/// The table heading of a metric.
+/// Returns the table heading of a metric.
 const fn heading(metric: Metric, unit: Unit) -> &'static str {
     match (metric, unit) {
         (Metric::Cpu, Unit::Exchanges) => return "CPU/exchange",
@@ -387,7 +387,7 @@ impl Report for CompareReport {
     }
 }
 
-/// The interval of a change in percent, for a chart.
+/// Returns the interval of a change in percent, for a chart.
 pub fn in_percent(bounds: Bounds) -> (f64, Option<f64>, Option<f64>) {
     let percent = |share: f64| share * 100.0;
     (percent(bounds.estimate), bounds.low.map(percent), bounds.high.map(percent))

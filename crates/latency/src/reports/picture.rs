@@ -12,8 +12,8 @@ use crate::judge::pairs;
 const CPU: &str = "CPU time per request, µs";
 const P99: &str = "99th percentile, µs";
 
-/// The candidates of a comparison as points of p99 and CPU time per request. Omits candidates without pairs
-/// of both.
+/// Returns the candidates of a comparison as points of p99 and CPU time per request. Omits candidates without
+/// pairs of both.
 pub fn places(switchback: &Switchback, winner: Option<usize>) -> Vec<Place> {
     let names = switchback.names();
     let mut places = Vec::new();
@@ -28,12 +28,12 @@ pub fn places(switchback: &Switchback, winner: Option<usize>) -> Vec<Place> {
     places
 }
 
-/// A point whose coordinates are converted from nanoseconds.
+/// Creates a point. The coordinates are converted from nanoseconds.
 fn place(name: &str, cpu: Option<f64>, p99: Option<f64>, role: Role) -> Option<Place> {
     Some(Place { name: name.to_owned(), x: cpu? / 1e3, y: p99? / 1e3, role })
 }
 
-/// The HTML page of a comparison.
+/// Returns the HTML page of a comparison.
 pub fn html_of_comparison(service: &str, switchback: &Switchback, winner: Option<usize>) -> String {
     let names = switchback.names();
     let mut sentences = Vec::new();
@@ -48,8 +48,8 @@ pub fn html_of_comparison(service: &str, switchback: &Switchback, winner: Option
     html(&format!("Settings of {service} compared"), &measured_on(), &sentences, &[figure])
 }
 
-/// The HTML page of a search. The position of each candidate is its change in the last stage that tried it,
-/// applied to the current setting's values in the final stage.
+/// Returns the HTML page of a search. The position of each candidate is its change in the last stage that
+/// tried it, applied to the current setting's values in the final stage.
 pub fn html_of_search(service: &str, goal: Metric, tuner: &Tuner, winner: Option<&str>) -> String {
     let stages: Vec<_> = tuner.stages().collect();
     let current =
@@ -98,7 +98,7 @@ fn words(name: &str, changes: &[MetricChange]) -> Option<String> {
     (!words.is_empty()).then(|| format!("{name}: {}", words.join(", ")))
 }
 
-/// The HTML page of services' standing proofs: each effect over time. `None` if no proof has results.
+/// Returns the HTML page of services' standing proofs: each effect over time. `None` if no proof has results.
 pub fn html_of_proofs<'p>(proofs: impl IntoIterator<Item = (&'p String, &'p Proof)>) -> Option<String> {
     let (mut figures, mut sentences) = (Vec::new(), Vec::new());
     for (service, proof) in proofs {

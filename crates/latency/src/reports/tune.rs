@@ -19,7 +19,7 @@ struct Offered {
     candidate: String,
     /// The changes on this host, as `object: setting from → to`.
     changes: Vec<String>,
-    /// Why the candidate is not tried; `None` if it is.
+    /// Why the candidate is not tried; `None` if it is tried.
     out: Option<Out>,
     /// The result of an earlier search for this service.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,17 +135,17 @@ impl TuneReport {
         self.winner = Some(Winner { candidate: name, changes, section });
     }
 
-    /// The best setting; `None` if none was shown to help.
+    /// Returns the best setting; `None` if none was shown to help.
     pub fn winner(&self) -> Option<&str> {
         self.winner.as_ref().map(|winner| winner.candidate.as_str())
     }
 
-    /// The section of a policy file for the winner.
+    /// Returns the section of a policy file for the winner.
     pub fn section(&self) -> Option<&str> {
         self.winner.as_ref()?.section.as_deref()
     }
 
-    /// The winner's effects in one line; `None` without a winner.
+    /// Describes the winner's effects in one line; `None` without a winner.
     pub fn evidence(&self) -> Option<String> {
         let winner = self.winner.as_ref()?;
         let named = self.limits.iter().map(|(guarded, _)| crate::judge::metric_of(guarded));

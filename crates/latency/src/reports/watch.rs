@@ -108,7 +108,7 @@ impl<'a> WatchReport<'a> {
     }
 }
 
-/// A thread's name and tid, or "other threads" for threads that are not counted separately.
+/// Returns a thread's name and tid, or "other threads" for threads that are not counted separately.
 fn thread(names: &ThreadNames, tid: Option<u32>) -> String {
     tid.map_or_else(|| "other threads".to_owned(), |tid| names.sentence(Pid(tid)))
 }

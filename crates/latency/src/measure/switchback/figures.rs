@@ -75,8 +75,8 @@ impl Waits {
         Self { connections: window.counts.connections + waiting, throughout, stalled }
     }
 
-    /// Whether this many connections are more than half of all. A smaller number may be waiting for clients
-    /// to send the rest of a request. If they wait for the service, percentiles show that.
+    /// Whether this many connections are more than half of all. If fewer wait, they may be waiting for
+    /// clients to send the rest of a request; if they wait for the service, percentiles show that.
     const fn are_most(&self, waiting: u64) -> bool {
         waiting * 2 > self.connections
     }
@@ -86,7 +86,7 @@ impl Figures {
     /// The wait from which a request counts as stalled.
     pub const STALLED: Nanoseconds = Nanoseconds::from_millis(1_000);
 
-    /// Figures of a window in which only the requests were counted. Everything else is unknown.
+    /// Creates the figures of a window in which only the requests were counted. Everything else is unknown.
     pub const fn of_requests(seconds: f64, requests: u64) -> Self {
         Self {
             seconds,
@@ -107,7 +107,8 @@ impl Figures {
         }
     }
 
-    /// The figures of a window, with the CPU time per request of the service and of packet delivery.
+    /// Computes the figures of a window. The arguments are the CPU time per request of the service and of
+    /// packet delivery.
     pub fn of(window: &LiveWindow, cpu_service: Option<f64>, cpu_delivery: Option<f64>) -> Self {
         let mut series = Series::new();
         series.add(window);
@@ -145,7 +146,7 @@ impl Figures {
         if self.seconds > 0.0 { count(self.requests) / self.seconds } else { 0.0 }
     }
 
-    /// CPU time per request of the service and of its softirqs and kernel threads.
+    /// Returns the CPU time per request of the service and of its softirqs and kernel threads.
     pub fn cpu(&self) -> Option<f64> {
         Some(self.cpu_service? + self.cpu_delivery.unwrap_or(0.0))
     }
@@ -244,7 +245,7 @@ impl Metric {
         !matches!(self, Self::Engaged | Self::Stalls)
     }
 
-    /// The metric's value in a window.
+    /// Returns the metric's value in a window.
     pub fn of(self, figures: &Figures) -> Option<f64> {
         match self {
             Self::P50 => figures.p50,
@@ -260,7 +261,7 @@ impl Metric {
         }
     }
 
-    /// The difference between two windows, on the scale on which a change is assumed to be constant.
+    /// Returns the difference between two windows, on the scale on which a change is assumed to be constant.
     pub fn difference(self, before: &Figures, after: &Figures) -> Option<f64> {
         let (before, after) = (self.of(before)?, self.of(after)?);
         match self.is_ratio() {
@@ -322,7 +323,7 @@ impl Unfair {
         Self::Loss,
     ];
 
-    /// The reason in words.
+    /// Returns the reason in words.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Rates => "request rates differed by more than 10 %",
@@ -346,7 +347,7 @@ impl fmt::Display for Unfair {
 /// Rates that differ by more than this factor do not count as equal load.
 const RATE_RATIO_MAX: f64 = 1.1;
 
-/// Why the windows of a round cannot be compared, as far as their figures show.
+/// Returns why the windows of a round cannot be compared, as far as their figures show.
 pub fn unfair(windows: &[Figures]) -> Option<Unfair> {
     if windows.iter().any(|window| !window.stalled() && window.requests < requests_for(0.5)) {
         return Some(Unfair::Requests);
@@ -367,7 +368,7 @@ pub fn unfair(windows: &[Figures]) -> Option<Unfair> {
         (one.rate().max(1e-9) / other.rate().max(1e-9)).ln().abs() > RATE_RATIO_MAX.ln() + by_chance
     };
     let differ = windows.iter().any(|one| windows.iter().any(|other| apart(one, other)));
-    // If requests stall, the low rate is a consequence of that.
+    // If requests stall, the low rate is a consequence of the stall.
     (differ && !windows.iter().any(Figures::stalled)).then_some(Unfair::Rates)
 }
 

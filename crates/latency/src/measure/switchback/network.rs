@@ -46,7 +46,7 @@ const APART_PAIR: f64 = 2.0;
 const APART_TOGETHER: f64 = 2.0;
 
 impl Network {
-    /// The counts of a window; `None` if no data was sent or received.
+    /// Returns the counts of a window; `None` if no data was sent or received.
     pub fn of(window: &LiveWindow) -> Option<Self> {
         let LiveCounts { segments_out, segments_in, out_of_order, .. } = window.counts;
         (segments_out + segments_in > 0).then(|| Self {
@@ -58,12 +58,12 @@ impl Network {
         })
     }
 
-    /// The share of sent segments that were lost.
+    /// Returns the share of sent segments that were lost.
     pub fn loss_out(&self) -> f64 {
         share(self.lost_out, self.segments_out)
     }
 
-    /// The share of received segments that arrived out of order.
+    /// Returns the share of received segments that arrived out of order.
     pub fn gaps_in(&self) -> f64 {
         share(self.out_of_order, self.segments_in)
     }
@@ -98,7 +98,7 @@ impl NetworkTotals {
         }
     }
 
-    /// The totals, with the median of the windows' round-trip times.
+    /// Returns the totals, with the median of the windows' round-trip times.
     pub fn total(&self) -> Network {
         Network { rtt: crate::measure::statistics::median(&self.rtts), ..self.total }
     }
@@ -119,7 +119,7 @@ impl NetworkTotals {
     }
 }
 
-/// The finding on candidates whose windows differ in loss. `seen` is in the order of their names.
+/// Returns the finding on candidates whose windows differ in loss. `seen` is in the order of `names`.
 pub(super) fn loss_differs(
     object: &str,
     names: &[String],
@@ -146,7 +146,7 @@ pub(super) fn loss_differs(
     })
 }
 
-/// The median of smoothed round-trip times, in nanoseconds; `None` without any.
+/// Returns the median of smoothed round-trip times, in nanoseconds; `None` without any.
 pub fn median_rtt(spans: &SpanCounts) -> Option<f64> {
     let survival = Survival::of(spans, &SpanCounts::new());
     survival.quantile(0.5).map(crate::measure::live::survival::Quantile::nanoseconds)
@@ -229,7 +229,7 @@ impl LossDifference {
         self.out.is_apart(self.pairs) || self.gaps.is_apart(self.pairs)
     }
 
-    /// The totals of the first candidate and of the other, without round-trip times.
+    /// Returns the totals of the first candidate and of the other, without round-trip times.
     pub const fn totals(&self) -> (Network, Network) {
         (self.first, self.other)
     }
