@@ -87,7 +87,7 @@ impl Redis {
         Ok((line.ok_or("redis does not count commands")?.parse()?, at))
     }
 
-    /// Commands per second over one stretch.
+    /// Returns the rate in commands per second over one stretch.
     fn rate(&mut self) -> Result<f64, Failed> {
         let (before, begun) = self.commands()?;
         std::thread::sleep(STRETCH);

@@ -56,7 +56,7 @@ pub trait Attach: Send + Sync {
     /// Like [`crate::process::same_epoll`], in the privileged process.
     fn same_epoll(&self, a: EpollId, b: EpollId) -> bool;
 
-    /// The processes that hold an AF_XDP socket of the namespace with this cookie.
+    /// Returns the processes that hold an AF_XDP socket of the namespace with this cookie.
     ///
     /// # Errors
     /// If `/proc` cannot be listed.
@@ -71,26 +71,26 @@ pub fn is_needed() -> bool {
 
 static SERVICE: OnceLock<(Box<dyn Attach>, PathBuf)> = OnceLock::new();
 
-/// Makes this process access others through this service. `socket` is the path of the service's socket. Only
-/// the first call has an effect.
+/// Makes this process access other processes through this service. `socket` is the path of the service's
+/// socket. Only the first call has an effect.
 pub fn through(service: Box<dyn Attach>, socket: PathBuf) {
     let _ = SERVICE.set((service, socket));
 }
 
-/// The service, if one was set.
+/// Returns the service, if one was set.
 pub(crate) fn service() -> Option<&'static dyn Attach> {
     SERVICE.get().map(|(service, _)| service.as_ref())
 }
 
 static WORKERS: OnceLock<Box<dyn Attach>> = OnceLock::new();
 
-/// Makes this process inspect others in worker processes, unless there is a service: an inspection may block
-/// forever, and a worker can be abandoned. Only the first call has an effect.
+/// Makes this process inspect other processes in worker processes, unless there is a service: an inspection
+/// may block forever, and a worker can be abandoned. Only the first call has an effect.
 pub fn by_workers(workers: Box<dyn Attach>) {
     let _ = WORKERS.set(workers);
 }
 
-/// The implementation for inspecting untrusted processes: the service, or workers.
+/// Returns the implementation for inspecting untrusted processes: the service, or workers.
 pub(crate) fn inspector() -> Option<&'static dyn Attach> {
     service().or_else(|| WORKERS.get().map(AsRef::as_ref))
 }

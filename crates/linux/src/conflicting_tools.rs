@@ -30,7 +30,7 @@ use files::{FILES_MAX, drop_ins, file_name, ini, place, text};
 /// The maximum number of reported lines.
 const LINES_MAX: usize = 256;
 
-/// The configuration lines of other tools that take effect in a network namespace or on its devices.
+/// Finds the configuration lines of other tools that take effect in a network namespace or on its devices.
 pub fn conflicting_tools(netns: &Netns, devices: &[Device]) -> Vec<ConflictingTool> {
     let sysfs = SysFs::open(netns).ok();
     conflicting_tools_below(Path::new("/"), devices, &|path| sysfs.as_ref()?.read_if_any(path).ok()?)

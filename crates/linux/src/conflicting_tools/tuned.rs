@@ -1,8 +1,8 @@
-//! tuned.conf(5): the settings of the active profile, merged with its includes.
+//! Reads the settings of tuned's active profile, merged with its includes: tuned.conf(5).
 //!
 //! redhat-performance/tuned `tuned/profiles/loader.py` `_load_profile()` reads an include before the profile
-//! that names it, `merger.py` merges sections of one name option by option, `variables.py` reads files of
-//! variables, `plugins/base.py` knows `>` and `<` before a value.
+//! that names it, `merger.py` merges sections of the same name option by option, `variables.py` reads files
+//! of variables, `plugins/base.py` handles `>` and `<` before a value.
 //!
 //! OpenShift's Node Tuning Operator runs tuned in a container, with profiles in `/var/lib/ocp-tuned` of the
 //! host: openshift/cluster-node-tuning-operator `pkg/tuned/controller.go`, `Dockerfile.rhel9`.
@@ -21,7 +21,7 @@ use super::sysctl::{RPS_DEFAULT_MASK, net_core, sysctl_named};
 /// directory with a `tuned.conf`.
 const PLACES: [&str; 4] = ["etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/profiles", "usr/lib/tuned"];
 
-/// The processes of the Node Tuning Operator that start tuned, and its directory on the host.
+/// The processes of the Node Tuning Operator that start tuned, and the operator's directory on the host.
 const OPERATOR: [&str; 2] = ["openshift-tuned", "cluster-node-tu"];
 const OPERATOR_DIRECTORY: &str = "var/lib/ocp-tuned";
 
@@ -31,11 +31,11 @@ const DAEMONS_MAX: usize = 16;
 /// Maximum number of profiles of a daemon that are read.
 const PROFILES_MAX: usize = 16;
 
-/// The maximum number of variables, and of bytes of a value after their expansion.
+/// The maximum number of variables, and the maximum size of a value after its variables are expanded.
 const VARIABLES_MAX: usize = 256;
 const VALUE_BYTES_MAX: usize = 4096;
 
-/// The options of the plugin `net` that set what netpolicy also sets.
+/// The options of tuned's `net` plugin that set what netpolicy also sets.
 const NET_OPTIONS: [&str; 4] = ["channels", "coalesce", "features", "ring"];
 
 /// A value and its place.
@@ -44,10 +44,10 @@ struct Value {
     place: String,
 }
 
-/// The merged sections of profiles: by section and option.
+/// The options of all profiles, merged by section and option name.
 struct Merged {
     kind: ConflictingToolKind,
-    /// The root of tuned's files: a container's, if it runs in one.
+    /// The root directory of tuned's files: the container's, if tuned runs in one.
     root: PathBuf,
     /// The directories of profiles.
     places: Vec<PathBuf>,
@@ -86,7 +86,7 @@ fn of_daemon(
     of_sysctl_files: &[ConflictingTool],
 ) -> Vec<ConflictingTool> {
     let operator = root.join(OPERATOR_DIRECTORY);
-    // A host that has left the cluster keeps the directory.
+    // A host keeps this directory after it has left the cluster, so the directory is not proof.
     let is_of_operator = !processes(root, &OPERATOR).is_empty() || (own != *root && operator.is_dir());
     let kind =
         if is_of_operator { ConflictingToolKind::NodeTuningOperator } else { ConflictingToolKind::Tuned };
@@ -115,7 +115,7 @@ fn of_daemon(
     found
 }
 
-/// The root of a process's files if that is another one than the host's, as in a container.
+/// Returns the root directory of a process if it is not the host's, as in a container; otherwise the host's.
 fn own_root(root: &Path, process: &Path) -> PathBuf {
     let own = process.join("root");
     match (identity(&own), identity(root)) {
@@ -142,10 +142,10 @@ fn reapplies_sysctl(root: &Path) -> bool {
 }
 
 impl Merged {
-    /// Merges a profile into those that were read, its includes first.
+    /// Merges a profile into the profiles that were read before, its includes first.
     fn load(&mut self, root: &Path, name: &str) {
         let name = name.trim();
-        // A name that would leave the directory is ignored. An include whose name comes from a function
+        // Ignores a name that would leave the directory. An include whose name comes from a tuned function
         // cannot be resolved here.
         let is_safe = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
         if name.is_empty() || !name.chars().all(is_safe) || self.read.len() >= PROFILES_MAX {
@@ -253,7 +253,7 @@ fn is_off(text: &str) -> bool {
     matches!(text.to_lowercase().as_str(), "0" | "false" | "no" | "off")
 }
 
-/// Removes a comment, which a `#` after a space starts, from a value.
+/// Returns a value without its comment, which starts at a `#` after a space.
 fn without_comment(value: &str) -> &str {
     value.split_once(" #").map_or(value, |(value, _)| value).trim()
 }
