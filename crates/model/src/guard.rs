@@ -74,7 +74,7 @@ crate::as_text! { Growth: "by how much a quantity may grow, as in `+15%`" }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Guarded {
-    /// The median response time.
+    /// The limit for the median response time.
     P50,
     /// The 90th percentile.
     P90,
