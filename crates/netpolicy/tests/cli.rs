@@ -243,7 +243,7 @@ fn userbusy_is_refused_for_a_running_process_and_names_what_the_kernel_could_do(
     insta::assert_snapshot!(text(&output.stderr).replace(&own, "PID"));
 }
 
-/// Runs a command that must not hang whatever its input is.
+/// Runs a command that must end whatever its input is, and returns its output.
 fn ends(mut command: Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     for _ in 0..1_000 {
@@ -552,7 +552,7 @@ fn a_command_of_a_program_that_is_not_installed_names_the_package() {
             "{arguments:?}: {said}"
         );
     }
-    // Output about all programs omits programs that are not installed.
+    // Commands that print something for every program omit programs that are not installed.
     for (arguments, file) in [
         (["man", "--dir", &scratch.path("pages")], "pages/man8/netpolicy.8"),
         (["schema", "--dir", &scratch.path("schema")], "schema/show.json"),
@@ -579,7 +579,7 @@ fn a_program_is_found_where_packages_install_it() {
     let output = run(&["tc", "load", "/nowhere"]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("/nowhere: No such file or directory"), "{}", text(&output.stderr));
-    // Usage and completions name `netpolicy`, not the tool.
+    // Usage and completions name `netpolicy`, not the separate tool.
     assert!(text(&run(&["tc", "load", "--help"]).stdout).contains("Usage: netpolicy tc load"));
     let mut shell = Command::new(scratch.path("sbin/netpolicy"));
     shell.env("COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", "2").env("_CLAP_IFS", "\n");
@@ -587,7 +587,7 @@ fn a_program_is_found_where_packages_install_it() {
     assert_eq!(text(&offered.stdout), "load");
 }
 
-/// A report as `netpolicy -o json report` prints it.
+/// Returns a report as `netpolicy -o json report` prints it.
 fn report_of(host: &str, change: &serde_json::Value) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
     let mut report = serde_json::json!({ "schema": session::page::SCHEMA, "kind": "report", "data": {
@@ -634,7 +634,7 @@ fn an_audit_ends_with_3_for_its_gate_and_worse_and_names_who_did_not_report() {
     assert_eq!(code(&[]).0, Some(2));
 }
 
-/// A redacted recording of a host of the lab, with a policy in force.
+/// A redacted recording of a lab host that has a policy in force.
 const RECORDING: &str = include_str!("hosts/recording.json");
 
 #[test]

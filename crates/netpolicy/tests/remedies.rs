@@ -58,7 +58,7 @@ fn with(mut host: Host, change: impl FnOnce(&mut Host)) -> Host {
     host
 }
 
-/// A NIC with this many of 8 queue pairs, with RSS contexts and ntuple rules.
+/// Returns a host whose NIC has `queues` of 8 possible queue pairs, RSS contexts and ntuple rules.
 fn nic(queues: u32) -> Host {
     let mut host = host();
     let napis: Vec<u32> = (300..300 + queues).collect();
@@ -97,7 +97,7 @@ fn listening(pid: u32, comm: &str, port: u16, workers: &[&[u32]]) -> Process {
     process
 }
 
-/// A cache whose threads wait on two NAPIs, and a web server, on a NIC with `queues` queues.
+/// Returns a host with `queues` queues on its NIC, a cache whose threads wait on two NAPIs, and a web server.
 fn two_servers(queues: u32) -> Host {
     let mut host = nic(queues);
     host.processes.push(listening(812, "cache", 11_211, &[&[300], &[300]]));
@@ -500,7 +500,7 @@ fn of_a_mode() -> Vec<Case> {
     ]
 }
 
-/// Cases in which values contradict a mode.
+/// Returns the cases in which a value contradicts a mode.
 fn of_values() -> Vec<Case> {
     let on = |file, ways: Vec<(&'static str, &'static str, &'static str)>| Case {
         from: "parameters.rs",
@@ -591,7 +591,7 @@ fn wrong(case: &Case) -> Vec<String> {
     let mut wrong = Vec::new();
     for Way { says, instead, written } in &case.ways {
         let quoted = says.split('`').skip(1).step_by(2).filter(|quoted| !quoted.contains(" = N "));
-        // Quoted text is TOML that can be pasted unchanged.
+        // Text in backticks is TOML that can be pasted unchanged.
         let otherwise = quoted.filter(|quoted| !written.contains(quoted));
         wrong.extend(otherwise.map(|quoted| format!("{quoted} is not written in that form: {written}")));
         if !nearest.contains(says) || !case.file.contains(instead) {
@@ -696,7 +696,7 @@ fn a_veth_gets_its_napis_and_its_mode_from_one_request() {
     assert_eq!(first.changes().map(|change| change.to().knob()).collect::<Vec<_>>(), ["rx-gro"]);
 }
 
-/// The remedies in the planner's snapshots of `doctor`: the text after `→`.
+/// Returns the remedies in the planner's snapshots of `doctor`: the text after `→`.
 fn remedies_of_doctor() -> BTreeSet<String> {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plan/tests/plan/snapshots");
     let mut found = BTreeSet::new();
@@ -707,7 +707,7 @@ fn remedies_of_doctor() -> BTreeSet<String> {
     found
 }
 
-/// Checks that a policy file fragment parses, can be planned, and is in the section that it names.
+/// Checks that a policy file fragment is in the section that it names, parses, and can be planned.
 fn typed_into_a_file(words: &str) -> Result<(), String> {
     let (section, keys) = words.split_once(": ").ok_or("no section")?;
     let file = format!("{section}\n{}\n", keys.replace(" and ", "\n"));
@@ -752,7 +752,7 @@ fn can_be_set(set: &Set) -> Result<(), String> {
     }
 }
 
-/// Checks a command with netpolicy's parser, or with a shell.
+/// Checks a command with netpolicy's parser, or a shell command with a shell.
 fn typed(command: &str) -> Result<(), String> {
     if let Some(words) = command.strip_prefix("in a policy file, under ") {
         return typed_into_a_file(words);
@@ -781,7 +781,7 @@ fn typed(command: &str) -> Result<(), String> {
 
 #[test]
 fn every_remedy_of_doctor_can_be_typed() {
-    // Remedies in prose: actions of the application's operator, and a key for an existing section.
+    // Remedies in prose: steps for the application's operator, and a key to add to an existing section.
     const WORDS: [&str; 4] = [
         "as many workers as queues",
         "run it with CAP_SYS_PTRACE",

@@ -24,7 +24,7 @@ use crate::commands::prospects::Prospects;
 use crate::render::{FindingsReport, count as counted, count_shown};
 use cli::Context;
 
-/// Progress is shown if counting takes longer than this.
+/// The time from which progress is shown while counting.
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
 /// The findings of `doctor` on this host.
@@ -32,7 +32,7 @@ const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 pub(crate) struct Examined {
     pub(crate) host: Host,
     pub(crate) findings: Vec<Finding>,
-    /// What was counted and measured.
+    /// The counts and measurements.
     pub(crate) facts: DoctorFacts,
     /// The facts that could not be determined on this host.
     pub(crate) not_known: Vec<String>,
@@ -40,11 +40,11 @@ pub(crate) struct Examined {
     pub(crate) requests: usize,
     /// The number of changes that `netpolicy apply` would make.
     pub(crate) pending: usize,
-    /// Why the policy files are refused, if so.
+    /// Why the policy files are refused; `None` if they are not.
     pub(crate) refused: Option<Fault>,
 }
 
-/// Checks the host: its settings and its counts.
+/// Checks the host's settings and counts, and prints the findings.
 pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> {
     let examined = examine(&Processes::from(&arguments.processes), arguments.seconds, context)?;
     let Examined { findings, facts, not_known, refused, .. } = examined;
@@ -149,7 +149,7 @@ pub(crate) fn gather(
 pub(crate) fn judge(mut host: Host, mut facts: DoctorFacts, context: &Context) -> Result<Examined, Fault> {
     let source = context.session.source()?;
     let (held, pending) = held(context);
-    // An error in a site's recipes becomes the first finding, like an error in a policy file: continue with
+    // An error in a site's recipes becomes the first finding, like an error in a policy file. Continue with
     // the shipped recipes.
     let recipes = context.session.recipes().or_else(|_| policy_file::recipes(&[])).unwrap_or_default();
     let mut host_context = HostContext {
@@ -175,7 +175,7 @@ pub(crate) fn judge(mut host: Host, mut facts: DoctorFacts, context: &Context) -
     host_context.pending.refused = refused.as_ref().map(|fault| fault.cause.to_string());
     let delivered = facts.delivered.clone();
     let mut findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &host_context);
-    // Only these findings need the peers, and finding them scans every namespace.
+    // Look for the peers of veths only for findings that need them, because that scans every namespace.
     if context.session.recording.is_none()
         && findings
             .iter()
@@ -192,12 +192,12 @@ pub(crate) fn judge(mut host: Host, mut facts: DoctorFacts, context: &Context) -
     Ok(Examined { host, findings, facts, not_known, requests, pending, refused })
 }
 
-/// The part of each second that is measured: more than for a continuously watched service.
+/// How long services are measured in each second: longer than for a continuously watched service.
 const SAMPLE: Duration = Duration::from_millis(400);
 
 /// Starts measuring the services of the policy files, if there are any.
 fn measure(context: &Context, netns: &Netns) -> Option<Rounds> {
-    // Errors in policy files are reported elsewhere.
+    // Ignore errors in policy files, which are reported elsewhere.
     let subjects = ListeningService::of_policy(&context.policy().ok()?.policy(), netns);
     if subjects.is_empty() {
         return None;
@@ -222,10 +222,10 @@ fn prospects(context: &Context, netns: &Netns) -> Option<Prospects> {
     Prospects::begin(&found, netns, context)
 }
 
-/// Findings that only mean that a service was quiet, or was measured briefly.
+/// The findings that mean only that a service was quiet, or was measured briefly.
 const OF_A_MOMENT: [&str; 3] = ["live-nothing-arrived", "live-few-requests", "live-uniform-alone"];
 
-/// The findings on the response times of services.
+/// Returns the findings on the response times of services.
 fn of_response_times(measured: Vec<Measured>, context: &Context) -> Vec<Finding> {
     let mut findings = Vec::new();
     for Measured { name, outcome } in measured {
@@ -249,8 +249,8 @@ fn of_response_times(measured: Vec<Measured>, context: &Context) -> Vec<Finding>
     findings
 }
 
-/// The settings that transactions have in force, newest first, and the state of the newest transaction. An
-/// unreadable journal is not an error here.
+/// Returns the settings that transactions have in force, newest first, and the state of the newest
+/// transaction. An unreadable journal is not an error in this function.
 fn held(context: &Context) -> (Vec<HeldObject>, PendingChanges) {
     let read = context.session.journal().and_then(|journal| Ok((journal.history()?, journal)));
     let (history, journal) = match read {
@@ -297,13 +297,13 @@ fn begin(netns: &Netns) -> Result<PressureSource, linux::KernelError> {
     PressureSource::begin(netns, &linux::observe(netns, &Processes::None)?)
 }
 
-/// The rules whose remedy is on a veth's peer.
+/// The rules whose remedy must be applied to a veth's peer.
 const NEEDS_PEER: [&str; 2] = ["packets-on-no-napi", "veth-without-napi"];
 
 /// The maximum number of veths whose peers are looked for.
 const PEERS_MAX: usize = 64;
 
-/// The peers of veths, if they are in another namespace that can be found.
+/// Returns the peers of veths that are in another namespace that can be found.
 fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, VethPeer> {
     let veths = host.devices.iter().filter(|device| device.kind == "veth" && device.up).take(PEERS_MAX);
     let found = veths.filter_map(|device| match linux::observe::peer_end(netns, device.id) {
@@ -320,8 +320,8 @@ fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, Ve
     found.collect()
 }
 
-/// The requests of the policy files on this host, and those not in force. `doctor` continues if the files are
-/// refused.
+/// Returns the requests of the policy files on this host, and the requests that are not in force. `doctor`
+/// continues if the files are refused.
 ///
 /// # Errors
 /// If the files are refused; the error is the reason.
@@ -343,7 +343,7 @@ fn asked(
     let placement = placed?;
     match cycle::plan_placed(&placement, host) {
         Ok((_, plan)) => host_context.pending.plan = plan,
-        // The user may lack permission to read a value: the files may still be correct.
+        // The user may lack permission to read a value. That does not mean that the files are wrong.
         Err(refusal) if refusal.kind == RefusalKind::Missing => {
             context.console.detail(&format!("The pending changes are unknown: {refusal}"));
         }
@@ -352,7 +352,7 @@ fn asked(
     Ok(placement.asked())
 }
 
-/// Counts packet delivery; `None` with a message if BPF is unavailable.
+/// Counts packet delivery; if BPF is unavailable, prints a message and returns `None`.
 fn count(span: Duration, context: &Context) -> Option<Delivered> {
     match delivered(span, context) {
         Ok(delivered) => Some(delivered),
