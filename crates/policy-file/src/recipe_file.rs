@@ -2,9 +2,9 @@
 //!
 //! `[recipe.POLICY.MECHANISM]` defines a policy's value for a mechanism. `[driver.NAME.POLICY.MECHANISM]`
 //! defines an exception for one driver, where the policy `any` means every policy.
-//! `[case.NAME.POLICY.MECHANISM]` defines an exception under the conditions in `[case.NAME.when]`. Each has
-//! `value`, `why`, `source` and `measured-on`. `[[ladder.POLICY]]` is a delivery mode to try for a service
-//! that misses its goal. It has the same keys, and `when` with the conditions of a case.
+//! `[case.NAME.POLICY.MECHANISM]` defines an exception under the conditions in `[case.NAME.when]`. Each of
+//! these sections has `value`, `why`, `source` and `measured-on`. `[[ladder.POLICY]]` is a delivery mode to
+//! try for a service that misses its goal. It has the same keys, and `when` with the conditions of a case.
 
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -42,7 +42,7 @@ struct Entry {
     at: usize,
 }
 
-/// What an entry belongs to.
+/// The policy, driver or case to which an entry belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Whose {
     Policy(Option<PolicyName>),
@@ -62,11 +62,11 @@ static SHIPPED_RECIPES: LazyLock<Arc<Recipes>> = LazyLock::new(|| {
     Arc::new(recipes)
 });
 
-/// Returns the shipped recipes with the entries of these files, given by name and text. For each mechanism,
-/// the last file takes precedence.
+/// Returns the shipped recipes, merged with the entries of these files, which are given by name and text. For
+/// each mechanism, the last file takes precedence.
 ///
 /// # Errors
-/// If the files have mistakes: all of them.
+/// If the files have mistakes. The error has all of them.
 pub fn recipes(site: &[(String, String)]) -> Result<Arc<Recipes>, Mistakes> {
     let mut recipes = Arc::clone(&SHIPPED_RECIPES);
     let mut mistakes = Vec::new();
@@ -80,12 +80,12 @@ pub fn recipes(site: &[(String, String)]) -> Result<Arc<Recipes>, Mistakes> {
 }
 
 impl RecipeFile {
-    /// Replaces the entries of earlier files for the same mechanisms.
+    /// Merges the entries into the recipes. They replace earlier entries for the same mechanisms.
     fn merge_into(self, recipes: &mut Recipes) {
         for (case, when) in self.whens {
             recipes.cases.entry(case).or_default().when = when;
         }
-        // A ladder is replaced as a whole, because its order matters.
+        // Replace a ladder as a whole, because its order matters.
         recipes.ladders.extend(self.ladders);
         for Entry { whose, mechanism, entry, at: _ } in self.entries {
             let recipe = match whose {
@@ -145,7 +145,7 @@ struct Reader<'a> {
 type Name<'i> = Spanned<DeString<'i>>;
 type Raw<'i> = Spanned<DeValue<'i>>;
 
-/// The word for every policy.
+/// The word that means every policy.
 pub(crate) const ANY: &str = "any";
 
 /// The keys of an entry.
@@ -158,7 +158,7 @@ const PAYS_FROM_KEYS: [&str; 2] = ["packets-per-flush", "connections"];
 /// The kinds of sections.
 const SECTIONS: [&str; 4] = ["recipe", "driver", "case", "ladder"];
 
-/// The key of a case's conditions.
+/// The key for a case's conditions.
 pub(crate) const WHEN: &str = "when";
 
 /// The conditions of a case.
@@ -200,7 +200,7 @@ impl Reader<'_> {
     }
 
     /// Parses a case: its conditions, and the values of policies under these conditions. A file that extends
-    /// the case of another file must repeat the conditions, so that each file can be read on its own.
+    /// the case of another file must repeat the conditions, so that each file can be understood on its own.
     fn case(&mut self, name: &Name<'_>, value: &Raw<'_>) {
         let case = name.get_ref().to_string();
         if value.get_ref().as_table().is_some_and(|table| table.keys().all(|key| key.get_ref() != WHEN)) {
@@ -446,10 +446,10 @@ fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -
     nearest(word, candidates).map(|name| format!("did you mean `{name}`?"))
 }
 
-/// The mistake in a value, and a help text.
+/// A message about a mistake in a value, and a help text.
 type Wrong = (String, Option<String>);
 
-/// The largest number that ethtool accepts.
+/// The largest number that ethtool accepts as a value.
 pub(crate) const NUMBER_MAX: i64 = i32::MAX as i64;
 
 /// Parses the value of a mechanism.
