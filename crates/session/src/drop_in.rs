@@ -10,26 +10,26 @@ use std::time::{Duration, Instant};
 
 use policy_file::FILE_BYTES_MAX;
 
-/// The directories of policy files, in ascending priority.
+/// The directories of policy files, in ascending order of precedence.
 pub const DROP_IN_DIRS: [&str; 3] =
     ["/usr/lib/netpolicy/policy.d", "/run/netpolicy/policy.d", "/etc/netpolicy/policy.d"];
 
 /// The maximum number of policy files.
 const FILES_MAX: usize = 1024;
 
-/// How long to read a pipe at most, and the pause between attempts.
+/// How long to read from a pipe at most.
 const PIPE_PATIENCE: Duration = Duration::from_secs(5);
 const PIPE_PAUSE: Duration = Duration::from_millis(10);
 
 /// With this flag, neither opening nor reading a pipe waits for its writer.
 const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
-/// The files to read.
+/// Where to read policy files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sources {
-    /// The `*.toml` files of these directories, in ascending priority. A file masks files of the same name in
-    /// earlier directories, and a link to `/dev/null` does only that. All files are read in the order of
-    /// their names, whatever their directories.
+    /// The `*.toml` files of these directories, in ascending order of precedence. A file masks files of the
+    /// same name in earlier directories; a link to `/dev/null` only masks them. All files are read in the
+    /// order of their names, whatever their directories.
     Dirs(Vec<PathBuf>),
     /// These files, in this order.
     Files(Vec<PathBuf>),
@@ -63,7 +63,7 @@ fn drop_ins(dirs: &[PathBuf]) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
         };
         for entry in entries {
             let path = entry.map_err(failed)?.path();
-            // Editors keep hidden files next to the edited ones.
+            // Skip hidden files, which editors keep next to the edited ones.
             let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
             if !hidden && path.extension().is_some_and(|extension| extension == "toml") {
                 by_name.insert(path.file_name().unwrap_or_default().to_owned(), path);
@@ -77,7 +77,7 @@ fn is_mask(path: &Path) -> bool {
     fs::read_link(path).is_ok_and(|target| target == Path::new("/dev/null"))
 }
 
-/// Reads one file. If it was found in a directory, rather than named by the operator, it must not be writable
+/// Reads one file. A file that was found in a directory, and not named by the operator, must not be writable
 /// by all users.
 fn one(path: &Path, found: bool) -> io::Result<(String, String)> {
     if found && fs::metadata(path)?.permissions().mode() & 0o002 != 0 {

@@ -43,22 +43,23 @@ pub struct Session {
     pub state_dir: PathBuf,
     /// The policy files to read, in this order, instead of those in directories.
     pub policy_files: Vec<PathBuf>,
-    /// The directories of policy files, in ascending priority; empty for the defaults.
+    /// The directories of policy files, in ascending order of precedence; empty for the defaults.
     pub policy_dirs: Vec<PathBuf>,
-    /// The directories of recipe files that override the shipped recipes, in ascending priority; empty for
-    /// the defaults.
+    /// The directories of recipe files that override the shipped recipes, in ascending order of precedence;
+    /// empty for the defaults.
     pub recipe_dirs: Vec<PathBuf>,
     /// The directory of applications' requests, in a BPF file system.
     pub app_request_dir: PathBuf,
     /// The command as the operator typed it, for the journal.
     pub command: String,
-    /// The recording that replaces the running host, its journal and its policy files; `None` on the running
-    /// host.
+    /// The recording to use instead of the running host, its journal and its policy files; `None` to use the
+    /// running host.
     pub recording: Option<Arc<Recording>>,
 }
 
 impl Default for Session {
-    /// The caller's own namespace with the default journal and files, and no command.
+    /// Returns a session in the caller's own namespace, with the default journal and files, and without a
+    /// command.
     fn default() -> Self {
         Self {
             netns: None,
@@ -73,11 +74,11 @@ impl Default for Session {
     }
 }
 
-/// The maximum number of transactions in the journal that are no longer in force.
+/// The maximum number of transactions to keep in the journal after they are no longer in force.
 const HISTORY_MAX: usize = 200;
 
 impl Session {
-    /// The option that selects this journal, to print before a command; empty for the default journal.
+    /// Returns the option that selects this journal, to insert into a command; empty for the default journal.
     pub fn state_dir_option(&self) -> String {
         if self.state_dir.as_os_str() == STATE_DIR {
             return String::new();
@@ -85,7 +86,8 @@ impl Session {
         format!("--state-dir {} ", quoted(&self.state_dir.to_string_lossy()))
     }
 
-    /// The option that selects this network namespace, to print before a command; empty for the caller's own.
+    /// Returns the option that selects this network namespace, to insert into a command; empty for the
+    /// caller's own namespace.
     pub fn netns_option(&self) -> String {
         self.netns.as_deref().map(|netns| format!("--netns {} ", quoted(netns))).unwrap_or_default()
     }
@@ -110,7 +112,7 @@ impl Session {
         netns.map_err(Fault::from)
     }
 
-    /// The host that a command is about: the running one, or the recorded one.
+    /// Returns the host that a command is about: the running one, or the recorded one.
     ///
     /// # Errors
     /// As for [`Session::netns`].
@@ -129,7 +131,7 @@ impl Session {
         Self { netns, state_dir, policy_files, policy_dirs, recording, ..Self::default() }
     }
 
-    /// The beginning of commands that use this namespace and this journal.
+    /// Returns the beginning of commands that use this namespace and this journal.
     pub fn command_prefix(&self) -> plan::doctor::CommandPrefix {
         let options = format!("{}{}", self.netns_option(), self.state_dir_option());
         let mut file = None;
@@ -143,7 +145,7 @@ impl Session {
         plan::doctor::CommandPrefix { options: options.trim_end().to_owned(), netns: file }
     }
 
-    /// The network namespace of a process, unless the operator named one.
+    /// Opens the network namespace that the operator named, or else that of a process.
     ///
     /// # Errors
     /// As for [`Session::netns`], or if the process has exited.
@@ -154,15 +156,15 @@ impl Session {
         }
     }
 
-    /// The store of the requests that applications make for themselves and their sockets.
+    /// Returns the store of the requests that applications make for themselves and their sockets.
     pub fn app_requests(&self) -> RequestStore {
         RequestStore::at(&self.app_request_dir)
     }
 
-    /// The journal of transactions.
+    /// Returns the journal of transactions.
     ///
     /// # Errors
-    /// If the kernel does not report the boot id, or if others can write to the journal's directory.
+    /// If the kernel does not report the boot id, or if other users can write to the journal's directory.
     pub fn journal(&self) -> Result<Journal, Fault> {
         if let Some(recording) = &self.recording {
             return recording.journal();
@@ -171,7 +173,7 @@ impl Session {
         self.journal_in(&self.state_dir)
     }
 
-    /// The journal in another directory: for example, a lab's, which is deleted with the lab.
+    /// Returns the journal in another directory, for example that of a lab, which is deleted with the lab.
     ///
     /// # Errors
     /// If the kernel does not report the boot id.
@@ -180,8 +182,8 @@ impl Session {
         Ok(Journal::new(state_dir.join("journal"), boot_id))
     }
 
-    /// The verdicts of measurements on the settings of transactions, newest first; empty if the journal
-    /// cannot be read.
+    /// Returns the verdicts of measurements on the settings of transactions, newest first; empty if the
+    /// journal cannot be read.
     pub fn evidence(&self) -> Vec<JournalVerdict> {
         let history = self.journal().and_then(|journal| Ok(journal.history()?));
         let transactions = history.map(|history| history.transactions).unwrap_or_default();
@@ -208,32 +210,35 @@ impl Session {
         }
     }
 
-    /// The Varlink socket of this journal's daemon. The caller must check who can write to its directory.
+    /// Returns the Varlink socket of this journal's daemon. The caller must check who can write to the
+    /// socket's directory.
     pub fn api_socket(&self) -> PathBuf {
         self.beside_journal("io.netpolicy", API_SOCKET)
     }
 
-    /// The Varlink socket of this journal's daemon, for a client. Other users cannot replace it.
+    /// Returns the Varlink socket of this journal's daemon, for a client. Other users cannot replace the
+    /// socket.
     ///
     /// # Errors
-    /// If others can write to the journal's directory.
+    /// If other users can write to the journal's directory.
     pub fn trusted_api_socket(&self) -> Result<PathBuf, Fault> {
         check_state_dir(&self.state_dir)?;
         Ok(self.api_socket())
     }
 
-    /// The daemon's metrics socket.
+    /// Returns the daemon's metrics socket.
     pub fn metrics_socket(&self) -> PathBuf {
         self.beside_journal("metrics", METRICS_SOCKET)
     }
 
-    /// The path of a socket. It depends on the journal, so that the sockets of two daemons differ.
+    /// Returns the path of a socket. The path depends on the journal, so that the sockets of two daemons
+    /// differ.
     fn beside_journal(&self, name: &str, usual: &str) -> PathBuf {
         let own = !self.state_dir_option().is_empty();
         if own { self.state_dir.join(name) } else { PathBuf::from(usual) }
     }
 
-    /// The journal's record of this command.
+    /// Returns the record of this command for the journal.
     pub fn asked(&self, deadline: Option<Nanoseconds>) -> TransactionOrigin {
         TransactionOrigin {
             at: clock::now(),
@@ -247,7 +252,7 @@ impl Session {
     /// Reads and merges the policy files.
     ///
     /// # Errors
-    /// If files cannot be read, or the readable ones have mistakes. The error lists all of them.
+    /// If files cannot be read, or readable files have mistakes. The error lists all of these faults.
     pub fn policy(&self, operator: &dyn Operator) -> Result<Merged, Fault> {
         if self.recording.is_some() {
             return Err(Fault::new(Exit::Usage, "a recording has no policy files, only their requests"));
@@ -291,7 +296,7 @@ impl Session {
         }
     }
 
-    /// The shipped recipes, with the changes of the site's recipe files.
+    /// Returns the shipped recipes, with the changes of the site's recipe files.
     ///
     /// # Errors
     /// If files cannot be read, named directories do not exist, or readable files have mistakes.
@@ -300,7 +305,7 @@ impl Session {
         policy_file::recipes(&texts).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
     }
 
-    /// The site's recipe files: names and texts.
+    /// Returns the names and texts of the site's recipe files.
     ///
     /// # Errors
     /// If files cannot be read, or named directories do not exist.
@@ -339,7 +344,7 @@ impl Session {
             .hint(self.first_steps())
     }
 
-    /// Tells an operator without a policy file how to begin.
+    /// Tells an operator who has no policy file how to begin.
     fn first_steps(&self) -> String {
         let init = "netpolicy init /etc/netpolicy/policy.d/10-host.toml writes a first one from the running services";
         let host = self.source().ok().and_then(|source| source.observe(&Processes::None).ok());
@@ -358,11 +363,11 @@ impl Session {
         }
     }
 
-    /// The requests of the policy files, and those of applications in this namespace.
+    /// Returns the requests of the policy files, and those of applications in this namespace.
     ///
     /// # Errors
-    /// As for [`Session::policy`]. Also if the requests cannot be read, if there are none, or if the daemon
-    /// has rolled one back because it did harm.
+    /// As for [`Session::policy`]. Also if the requests of applications cannot be read, if there are no
+    /// requests, or if the daemon has rolled back a request because it did harm.
     pub fn whole_policy(&self, source: &dyn HostSource, operator: &dyn Operator) -> Result<Policy, Fault> {
         let (policy, rolled_back) = self.requested(operator)?;
         RolledBackRequest::refuse(&rolled_back, self)?;
@@ -382,8 +387,8 @@ impl Session {
         Self::report_again(planned, operator, &mut BTreeSet::new());
     }
 
-    /// Like [`Session::report`], but omits lines that were already reported, because a second stage repeats
-    /// most notes of the first.
+    /// Like [`Session::report`], but omits lines that were already reported. A second stage repeats most
+    /// notes of the first.
     pub fn report_again(planned: &Planned, operator: &dyn Operator, said: &mut BTreeSet<String>) {
         // A service has a part for each process, and most of their notes are identical.
         for part in &planned.placement.parts {
@@ -412,10 +417,10 @@ impl Session {
         }
     }
 
-    /// Reports the active trials. A setting may have its value from a trial, and gets the previous value at
-    /// the end of that trial.
+    /// Reports the active trials. A setting may have its value only from a trial, and gets back its previous
+    /// value when the trial ends.
     pub fn report_trials(&self, operator: &dyn Operator) {
-        // A user who cannot read the journal has started no trial.
+        // A user who may not read the journal has started no trial.
         let Ok(history) = self.journal().and_then(|journal| Ok(journal.history()?)) else { return };
         for trial in history.transactions.iter().filter(|t| matches!(t.standing(), Standing::HeldUntil(_))) {
             let name = trial.name();
@@ -428,7 +433,7 @@ impl Session {
         }
     }
 
-    /// The directories of the policy files. `of` returns the directory of a file.
+    /// Returns the directories of the policy files. `of` returns the directory of a file.
     pub fn policy_directories(&self, of: impl Fn(&Path) -> PathBuf) -> Vec<PathBuf> {
         match self.sources() {
             Sources::Dirs(directories) => directories,
@@ -452,7 +457,7 @@ fn described(sources: &Sources) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Checks that directories exist. Only default directories may be missing.
+/// Checks that directories that the operator named exist. Only default directories may be missing.
 fn named(dirs: &[PathBuf]) -> Result<(), (PathBuf, std::io::Error)> {
     dirs.iter().try_for_each(|dir| std::fs::metadata(dir).map(drop).map_err(|error| (dir.clone(), error)))
 }

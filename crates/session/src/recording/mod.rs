@@ -1,5 +1,5 @@
 //! A recording: a file with everything that `show`, `doctor`, `plan`, `explain`, `history` and `verify` learn
-//! about a host, so that they print the same from the file as on the host.
+//! about a host. With the file, these commands print the same as on the host.
 //!
 //! The file has only the fields of the types below. [`redacted`] replaces the names, addresses and users in
 //! it.
@@ -61,15 +61,15 @@ pub struct Recording {
     pub format: u32,
     /// Whether names, addresses and users are pseudonyms.
     pub redacted: bool,
-    /// The host, the time and the program of the recording.
+    /// Where, when and by which program the recording was made.
     pub made: Made,
-    /// The options of the command that recorded.
+    /// The options of the command that made the recording.
     pub options: Options,
     /// The boot's id.
     pub boot_id: String,
     /// The host, with the processes that use its network and those that requests name.
     pub host: Host,
-    /// The processes that use the network, out of the processes of `host`.
+    /// Those processes of `host` that use the network.
     pub networking: Vec<Pid>,
     /// The processes that requests name, but that had exited when the host was observed.
     pub ended: Vec<Pid>,
@@ -87,17 +87,17 @@ pub struct Recording {
     pub journal: Result<RecordedJournal, RecordedFault>,
     /// The settings in force, with their values on the host.
     pub applied: Vec<Applied>,
-    /// The standing proofs, or why they cannot be read.
+    /// The results of measurements of services with a `holdback`, or why they cannot be read.
     pub proofs: Result<Proofs, String>,
     /// The last measurements of services, as `show` reports them.
     pub last_measured: Vec<String>,
     /// What `doctor` counted and measured.
     pub doctor: DoctorFacts,
-    /// The messages of netpolicy while it recorded.
+    /// The messages of netpolicy while it made the recording.
     pub log: Vec<String>,
 }
 
-/// The host, the time and the program of a recording.
+/// Where, when and by which program a recording was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Made {
@@ -133,7 +133,7 @@ pub struct RecordedFault {
     pub exit: u8,
     /// The error, followed by its sources in order.
     pub causes: Vec<String>,
-    /// A remedy for the operator.
+    /// A hint for the operator.
     pub hint: Option<String>,
 }
 
@@ -141,7 +141,7 @@ pub struct RecordedFault {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceProcesses {
-    /// How the service's processes are found.
+    /// The criteria for the service's processes.
     pub matching: Match,
     /// The processes.
     pub found: Vec<ProcessId>,
@@ -153,7 +153,7 @@ pub struct ServiceProcesses {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Applied {
-    /// The transaction that set it.
+    /// The transaction that made the setting.
     pub transaction: TransactionName,
     /// The applied setting.
     pub setting: Setting,
@@ -161,7 +161,7 @@ pub struct Applied {
     pub value: AppliedValue,
 }
 
-/// The present value of an applied setting.
+/// The value of an applied setting at the time of recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum AppliedValue {
@@ -176,7 +176,7 @@ pub enum AppliedValue {
     },
 }
 
-/// What `doctor` learns in addition to the host, its policy and its journal.
+/// The facts that `doctor` learns in addition to the host, its policy and its journal.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DoctorFacts {
@@ -267,7 +267,7 @@ pub enum NotARecording {
     Damaged(String),
 }
 
-/// The fields that a recording has in every format.
+/// The fields that a recording has whatever its format.
 #[derive(Deserialize)]
 struct Head {
     kind: String,
@@ -392,7 +392,7 @@ impl Recording {
         text
     }
 
-    /// The journal of the recorded host.
+    /// Returns the journal of the recorded host.
     ///
     /// # Errors
     /// If the journal could not be read on the recorded host.
@@ -401,7 +401,7 @@ impl Recording {
         Ok(Journal::recorded(Arc::new(journal.clone()), self.boot_id.clone()))
     }
 
-    /// The requests of the policy files on the recorded host.
+    /// Returns the requests of the policy files on the recorded host.
     ///
     /// # Errors
     /// If the policy files were refused on the recorded host.
@@ -410,7 +410,7 @@ impl Recording {
     }
 }
 
-/// Whether a text begins like a recording, which may be truncated or damaged.
+/// Returns whether a text begins as a recording does. The recording may be truncated or damaged.
 fn is_like_a_recording(bytes: &[u8]) -> bool {
     bytes.starts_with(format!("{{\"kind\":\"{KIND}\"").as_bytes())
 }
@@ -426,7 +426,7 @@ impl Options {
     }
 }
 
-/// The maximum number of recorded sources of an error.
+/// The maximum number of sources to record of an error.
 const CAUSES_MAX: usize = 16;
 
 /// An error from the recorded host.
@@ -470,7 +470,7 @@ impl RecordedFault {
     }
 }
 
-/// A recorded host as the source of observations.
+/// A recorded host that commands observe instead of the running one.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded(pub(crate) Arc<Recording>);
 
@@ -511,7 +511,7 @@ impl HostSource for Recorded {
     }
 
     fn find(&self, services: &[&Match]) -> Result<Vec<FoundProcesses>, Fault> {
-        // The first of several with the same match.
+        // Of several services with the same criteria, use the first.
         let mut known: BTreeMap<&Match, &ServiceProcesses> = BTreeMap::new();
         for service in &self.0.services {
             known.entry(&service.matching).or_insert(service);

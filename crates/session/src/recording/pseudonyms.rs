@@ -1,7 +1,7 @@
-//! Replaces the names, addresses and users of a host by stable pseudonyms.
+//! Replaces the names, addresses and users of a host with stable pseudonyms.
 //!
 //! A pseudonym is a keyed hash. The same key gives the same pseudonyms in every recording, so recordings of
-//! one host can be compared. Without the key, nobody can test whether a pseudonym stands for a given name.
+//! one host can be compared. Without the key, no one can test whether a pseudonym stands for a given name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use super::addresses::{self, Flip};
 /// The length of a key in bytes.
 pub const KEY_BYTES: usize = 32;
 
-/// The kind of object that has a name. It determines the beginning of the pseudonym.
+/// The kind of object that a name belongs to. It determines the beginning of the pseudonym.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NameOf {
     Host,
@@ -49,17 +49,17 @@ impl NameOf {
 #[derive(Debug)]
 pub struct Pseudonyms {
     key: [u8; KEY_BYTES],
-    /// All names found so far, so that they are also found in texts.
+    /// All names found so far, for finding them in texts.
     names: BTreeMap<String, NameOf>,
     /// The length in bytes of the longest of them.
     longest_name: usize,
     users: BTreeMap<u32, u32>,
-    /// The pseudonyms of users.
+    /// The uids that are in use as pseudonyms.
     taken: BTreeSet<u32>,
     flips: BTreeMap<(u8, u32, u128), bool>,
 }
 
-/// The number of hexadecimal digits in a pseudonym: with 32 bits, one host in 10 000 has a collision among
+/// The number of hexadecimal digits in a pseudonym. With 32 bits, one host in 10 000 has a collision among
 /// 1000 names.
 const DIGITS: usize = 8;
 const DEVICE_DIGITS: usize = 6;
@@ -68,11 +68,11 @@ const DEVICE_DIGITS: usize = 6;
 /// `include/linux/highuid.h` `DEFAULT_OVERFLOWUID`.
 const OVERFLOW_UID: u32 = 65_534;
 
-/// The first uid used as a pseudonym, above those that systems use, and the number of such uids.
+/// The first uid to use as a pseudonym. It is above the uids that systems use.
 const USERS_BEGIN: u32 = 100_000;
 const USERS: u32 = 1_000_000;
 
-/// The maximum number of remembered results of the keyed function for addresses; others are computed again.
+/// The maximum number of results of the keyed function for addresses to remember; others are computed again.
 const FLIPS_MAX: usize = 1 << 20;
 
 /// The directories whose entries are the numbers of processes, threads, descriptors and interrupts.
@@ -173,14 +173,15 @@ impl Pseudonyms {
         format!("{}{}", of.prefix(), &digits[..length])
     }
 
-    /// The pseudonym of a path: every component is replaced, except numbers and public directories.
+    /// Returns the pseudonym of a path: every component is replaced, except numbers and public directories.
     pub(super) fn path(&mut self, path: &str) -> String {
         let (mut parts, mut before) = (Vec::new(), "");
         for part in path.split('/') {
             parts.push(match part {
                 "" | "." | ".." => part.to_owned(),
                 public if PUBLIC_DIRS.contains(&public) => public.to_owned(),
-                // `/run/user/1000`, `/proc/812/fd/7`; elsewhere, a number can be the name of a user.
+                // Keep numbers such as those in `/run/user/1000` and `/proc/812/fd/7`. In other places, a
+                // number can be the name of a user.
                 number if is_digits(number) => match number.parse() {
                     Ok(uid) if before == "user" => self.user(uid).to_string(),
                     _ if NUMBERED_DIRS.contains(&before) => number.to_owned(),
@@ -199,7 +200,7 @@ impl Pseudonyms {
         parts.join("/")
     }
 
-    /// The pseudonym of a user. Root and the kernel's overflow user (nobody) are kept.
+    /// Returns the pseudonym of a user. Root and the kernel's overflow user (nobody) are kept.
     pub(super) fn user(&mut self, uid: u32) -> u32 {
         if [0, OVERFLOW_UID, u32::MAX].contains(&uid) {
             return uid;
@@ -216,7 +217,7 @@ impl Pseudonyms {
         USERS_BEGIN + pseudonym
     }
 
-    /// The pseudonym of a MAC address, which is a locally administered address.
+    /// Returns the pseudonym of a MAC address, which is a locally administered address.
     pub(super) fn mac(&self, mac: &str) -> String {
         if mac.bytes().all(|byte| matches!(byte, b'0' | b':')) || mac == "ff:ff:ff:ff:ff:ff" {
             return mac.to_owned();
@@ -226,29 +227,29 @@ impl Pseudonyms {
         format!("02:{}", rest.join(":"))
     }
 
-    /// The pseudonym of a MAC address in bytes.
+    /// Returns the pseudonym of a MAC address in bytes.
     pub(super) fn mac_bytes(&self, mac: &[u8]) -> Vec<u8> {
         let text: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
         let is = self.mac(&text.join(":"));
         is.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect()
     }
 
-    /// Whether a text contains an address.
+    /// Returns whether a text contains an address.
     pub(super) fn has_address(&mut self, text: &str) -> bool {
         text.split(|c: char| !is_of_chunk(c)).any(|part| self.address(part).is_some())
     }
 
-    /// The pseudonym of an IP address.
+    /// Returns the pseudonym of an IP address.
     pub(super) fn ip(&mut self, address: IpAddr) -> IpAddr {
         addresses::pseudonym(address, self)
     }
 
-    /// The pseudonym of a socket address, with the same port.
+    /// Returns the pseudonym of a socket address, with the same port.
     pub(super) fn socket(&mut self, address: SocketAddr) -> SocketAddr {
         SocketAddr::new(self.ip(address.ip()), address.port())
     }
 
-    /// The pseudonym of a secret, with the same length. A repeated pair of bytes, which makes a hash
+    /// Returns the pseudonym of a secret, with the same length. A repeated pair of bytes, which makes a hash
     /// symmetric, is no secret and is kept.
     pub(super) fn secret(&self, secret: &[u8]) -> Vec<u8> {
         if secret.chunks(2).all(|pair| secret.starts_with(pair)) {
@@ -258,15 +259,15 @@ impl Pseudonyms {
         hash.iter().copied().cycle().take(secret.len()).collect()
     }
 
-    /// The pseudonym of an identifier.
+    /// Returns the pseudonym of an identifier.
     pub(super) fn opaque(&self, id: &str) -> String {
         self.digits("id", id)
     }
 
-    /// The pseudonym of a text: only words of netpolicy's own messages, numbers and pseudonyms remain. Known
-    /// names are found as whole words, and longer names first.
+    /// Returns the pseudonym of a text: only words of netpolicy's own messages, numbers and pseudonyms
+    /// remain. Known names are replaced where they are whole words, longer names first.
     pub(super) fn text(&mut self, text: &str) -> String {
-        // The socket address of a link-local address has a scope: `[fe80::1%2]:546`.
+        // The text may be a socket address with a scope, which would be split below: `[fe80::1%2]:546`.
         if let Some(address) = self.address(text) {
             return address;
         }
@@ -321,7 +322,7 @@ impl Pseudonyms {
         result
     }
 
-    /// The longest known name with which this text begins, if a word ends after it.
+    /// Returns the longest known name with which this text begins, if a word ends after it.
     fn known_name(&self, text: &str) -> Option<&str> {
         let longest = text.len().min(self.longest_name).min(NAME_BYTES_MAX);
         let ends = (1..=longest).rev().filter(|end| text.is_char_boundary(*end));
@@ -331,7 +332,7 @@ impl Pseudonyms {
         names.next().map(|(name, _)| name.as_str())
     }
 
-    /// The pseudonym of an address that may have a port or prefix length; `None` for other text.
+    /// Returns the pseudonym of an address that may have a port or prefix length; `None` for other text.
     fn address(&mut self, text: &str) -> Option<String> {
         if let Ok(address) = text.parse::<IpAddr>() {
             return Some(self.ip(address).to_string());
@@ -368,7 +369,7 @@ impl Flip for Pseudonyms {
     }
 }
 
-/// The maximum length in bytes of names that are searched for in texts.
+/// The maximum length, in bytes, of a name to search for in texts.
 const NAME_BYTES_MAX: usize = 256;
 
 fn is_of_word(c: char) -> bool {
@@ -383,8 +384,8 @@ fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether a number after this text is a user, or a group, which has its user's number by default: `uid 1000`,
-/// `user-1000.slice`, `user@1000.service`.
+/// Returns whether a number after this text is a user, or a group, which by default has the number of its
+/// user: `uid 1000`, `user-1000.slice`, `user@1000.service`.
 fn names_a_user(before: &str) -> bool {
     let word = before.trim_end_matches([' ', '\t', '-', '@', '=', ':']);
     let name = word.rsplit(|c: char| !is_of_word(c)).next().unwrap_or_default().to_ascii_lowercase();
@@ -393,7 +394,7 @@ fn names_a_user(before: &str) -> bool {
             .contains(&name.as_str())
 }
 
-/// Whether a word is a number, possibly with a unit, or hexadecimal after `0x`.
+/// Returns whether a word is a number, possibly with a unit, or a hexadecimal number after `0x`.
 fn is_number(word: &str) -> bool {
     let digits = word.strip_prefix("0x").unwrap_or("");
     if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -404,14 +405,14 @@ fn is_number(word: &str) -> bool {
         && ["", "ns", "us", "µs", "ms", "s", "m", "h", "Z", "k", "KiB", "MiB"].contains(&unit)
 }
 
-/// Whether a pattern is for names that the kernel or systemd gives to devices.
+/// Returns whether a pattern is for names that the kernel or systemd gives to devices.
 pub(super) fn is_common_pattern(pattern: &str) -> bool {
     let plain = pattern.replace(['*', '?'], "0");
     ["*", "e*", "en*", "eth*", "ens*", "enp*", "eno*"].contains(&pattern) || is_common_device(&plain)
 }
 
-/// Whether the kernel or systemd gives this name to devices of any host. A name that contains a MAC address
-/// (`enx…`) is not common.
+/// Returns whether the kernel or systemd gives this name to devices of any host. A name that contains a MAC
+/// address (`enx…`) is not common.
 fn is_common_device(name: &str) -> bool {
     let name = match name.rsplit_once('.') {
         Some((lower, vlan)) if !vlan.is_empty() && vlan.bytes().all(|byte| byte.is_ascii_digit()) => lower,
@@ -452,8 +453,8 @@ const ERRNO_MAX: i32 = 133;
 const NUMBERED_WORDS: [&str; 10] =
     ["if", "virtio", "comp", "TxRx", "rx", "tx", "cpu", "queue", "input", "output"];
 
-/// Whether a word is from netpolicy's messages or the kernel's error messages, or is a policy or delivery
-/// mode.
+/// Returns whether a word is from netpolicy's messages or the kernel's error messages, or is a policy or
+/// delivery mode.
 fn is_own_word(word: &str) -> bool {
     static WORDS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
         let errors = (1..=ERRNO_MAX).map(|number| std::io::Error::from_raw_os_error(number).to_string());

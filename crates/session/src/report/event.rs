@@ -11,7 +11,7 @@ pub struct EventReport {
     event: &'static str,
     /// The object.
     object: String,
-    /// The message for people.
+    /// Returns the message for people.
     summary: String,
 }
 
