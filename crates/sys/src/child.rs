@@ -7,9 +7,9 @@ use std::process::Command;
 
 use rustix::io::Errno;
 
-/// Makes the command start in this network namespace, if one is given, and makes the kernel kill it when the
-/// thread that starts it exits. The kernel no longer does this after the command changes its user or executes
-/// a setuid program.
+/// Makes the command start in this network namespace, if one is given, and makes the kernel kill the command
+/// when the thread that started it exits. The kernel no longer kills a command that has changed its user or
+/// executed a setuid program.
 pub fn bind(command: &mut Command, netns: Option<OwnedFd>) {
     let parent = std::process::id();
     // SAFETY: the closure only makes system calls, which are async-signal-safe, and allocates nothing: an
@@ -20,7 +20,7 @@ pub fn bind(command: &mut Command, netns: Option<OwnedFd>) {
                 done(libc::setns(netns.as_raw_fd(), libc::CLONE_NEWNET))?;
             }
             done(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0))?;
-            // If the parent exited before the line above, the signal is never sent.
+            // If the parent exited before the line above, the kernel never sends the signal, so fail.
             if u32::try_from(libc::getppid()) == Ok(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
         });
     }

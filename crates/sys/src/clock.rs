@@ -1,4 +1,4 @@
-//! The host's clocks. Code that makes decisions does not read a clock: it takes the time as an argument.
+//! Reads the host's clocks. Code that makes decisions reads no clock: it gets the time as an argument.
 //!
 //! This module calls `clock_gettime(2)` directly, because rustix treats a kernel without `getcpu` in its
 //! vDSO, such as User-Mode Linux, as broken.
@@ -6,22 +6,22 @@
 
 use model::Nanoseconds;
 
-/// Time since boot without suspend: the clock that BPF programs and `perf` use.
+/// Returns the time since boot without suspend, from the clock that BPF programs and `perf` use.
 pub fn monotonic() -> Nanoseconds {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// Time since boot including suspend: the clock of a process's `starttime`.
+/// Returns the time since boot including suspend, from the clock of a process's `starttime`.
 pub fn since_boot() -> Nanoseconds {
     read(libc::CLOCK_BOOTTIME)
 }
 
-/// Time since 1970, if the clock is set correctly.
+/// Returns the time since 1970, if the clock is set correctly.
 pub fn since_1970() -> Nanoseconds {
     read(libc::CLOCK_REALTIME)
 }
 
-/// The length of a jiffy: the resolution of the coarse clock.
+/// Returns the length of a jiffy, which is the resolution of the coarse clock.
 pub fn tick() -> Nanoseconds {
     let mut tick = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: as in `read`.
@@ -30,7 +30,8 @@ pub fn tick() -> Nanoseconds {
     span_of(tick)
 }
 
-/// The CPU time of a process, including threads that have exited. `None` if the process is gone.
+/// Returns the CPU time of a process, including threads that have exited; `None` if the process no longer
+/// exists.
 ///
 /// Kernel: 6.18, `include/linux/posix-timers_types.h` `CPUCLOCK_SCHED`; `kernel/time/posix-cpu-timers.c`
 /// `posix_cpu_clock_get()`.

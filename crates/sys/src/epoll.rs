@@ -26,7 +26,7 @@ pub struct RawParams {
     pub busy_poll_budget: u16,
     /// Whether interrupts stay masked while polling: 0 or 1.
     pub prefer_busy_poll: u8,
-    /// 0 or [`EVENTS_ONLY`]. In kernels without flags this is padding, and any value but 0 fails with
+    /// 0 or [`EVENTS_ONLY`]. In kernels without flags, this byte is padding, and any value but 0 fails with
     /// `EINVAL`.
     pub flags: u8,
 }
@@ -62,7 +62,7 @@ pub fn set_params(epoll: impl AsFd, params: RawParams) -> Result<(), Errno> {
 ///
 /// `epoll_pwait2(2)` has nanosecond resolution, but Linux before 5.11 does not have it, and some seccomp
 /// filters forbid it. The workspace builds rustix with the feature `linux_5_11`, with which rustix always
-/// calls it. Programs that must run without it use this function.
+/// calls it. Programs that must work without `epoll_pwait2(2)` use this function.
 ///
 /// # Errors
 /// The kernel's error; `EINTR` after a signal.

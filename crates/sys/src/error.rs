@@ -1,4 +1,4 @@
-//! Kernel errors, in the kernel's own words.
+//! Errors of the kernel, with its own error codes and messages.
 
 use std::fmt;
 
@@ -11,7 +11,8 @@ pub use rustix::io::Errno;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {cause}")]
 pub struct KernelError {
-    /// What was requested: a setting (`eth0 rx-4: irq-suspend-timeout 20ms`), a file, the name of a request.
+    /// What was requested: a setting (`eth0 rx-4: irq-suspend-timeout 20ms`), a file, or the name of a
+    /// request.
     pub what: String,
     /// Why it failed.
     #[source]
@@ -69,12 +70,13 @@ pub enum Cause {
 }
 
 impl KernelError {
-    /// A request that failed with an error code.
+    /// Creates the error of a request that failed with an error code.
     pub fn errno(what: impl Into<String>, errno: Errno) -> Self {
         Self { what: what.into(), cause: Cause::Errno(errno) }
     }
 
-    /// A request that failed with an I/O error; one without an error code counts as malformed.
+    /// Creates the error of a request that failed with an I/O error. An I/O error without an error code
+    /// counts as malformed.
     pub fn io(what: impl Into<String>, error: &std::io::Error) -> Self {
         let cause = match error.raw_os_error() {
             Some(raw) => Cause::Errno(Errno::from_raw_os_error(raw)),
@@ -83,34 +85,34 @@ impl KernelError {
         Self { what: what.into(), cause }
     }
 
-    /// A request that this kernel or driver does not support.
+    /// Creates the error of a request that this kernel or driver does not support.
     pub fn absent(what: impl Into<String>, needs: impl Into<String>, since: Option<KernelVersion>) -> Self {
         Self { what: what.into(), cause: Cause::Absent { needs: needs.into(), since } }
     }
 
-    /// A request about an object that no longer exists.
+    /// Creates the error of a request about an object that no longer exists.
     pub fn gone(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), cause: Cause::Gone(why.into()) }
     }
 
-    /// A request about an object that does not exist now, but may return.
+    /// Creates the error of a request about an object that does not exist now, but may return.
     pub fn away(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), cause: Cause::Away(why.into()) }
     }
 
-    /// A reply that could not be parsed.
+    /// Creates the error of a reply that could not be parsed.
     pub fn malformed(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), cause: Cause::Malformed(why.into()) }
     }
 
-    /// Adds `needs`, the missing privilege, if permission was denied without a message. Other errors are
-    /// returned unchanged.
+    /// Adds `needs`, the missing privilege, if permission was denied and the kernel gave no message. Other
+    /// errors are returned unchanged.
     #[must_use]
     pub fn needing(self, needs: &str) -> Self {
         match self.cause {
             Cause::Errno(errno @ (Errno::PERM | Errno::ACCESS)) => {
                 let mut needs = needs.to_owned();
-                // Security modules deny with this error code.
+                // With this error code, a security module may have denied the request.
                 if errno == Errno::ACCESS {
                     needs = crate::lsm::needs_under_confinement(needs);
                 }
@@ -120,35 +122,35 @@ impl KernelError {
         }
     }
 
-    /// Whether permission was denied.
+    /// Returns whether permission was denied.
     pub fn is_denied(&self) -> bool {
         self.cause.is_denied()
     }
 
-    /// Whether the error code can mean that the object of the request, its device or its process does not
-    /// exist.
+    /// Returns whether the error code can mean that the object of the request, its device or its process does
+    /// not exist.
     pub fn is_absent(&self) -> bool {
         self.number().is_some_and(is_absent)
     }
 
-    /// Whether a signal interrupted a wait.
+    /// Returns whether a signal interrupted a wait.
     pub fn is_interrupted(&self) -> bool {
         self.number() == Some(Errno::INTR)
     }
 
-    /// The kernel's error code, if there is one.
+    /// Returns the kernel's error code, if there is one.
     pub fn number(&self) -> Option<Errno> {
         self.cause.number()
     }
 }
 
 impl Cause {
-    /// Whether permission was denied.
+    /// Returns whether permission was denied.
     pub fn is_denied(&self) -> bool {
         matches!(self.number(), Some(Errno::PERM | Errno::ACCESS))
     }
 
-    /// The kernel's error code, if there is one.
+    /// Returns the kernel's error code, if there is one.
     fn number(&self) -> Option<Errno> {
         match self {
             Self::Errno(errno) | Self::Extack { errno, .. } | Self::Denied { errno, .. } => Some(*errno),
@@ -161,7 +163,7 @@ impl Cause {
     }
 }
 
-/// Whether an error code can mean that the object does not exist.
+/// Returns whether an error code can mean that the object does not exist.
 pub const fn is_absent(errno: Errno) -> bool {
     matches!(errno, Errno::INVAL | Errno::NODEV | Errno::NOENT)
 }
@@ -192,7 +194,7 @@ impl fmt::Display for Since {
     }
 }
 
-/// The symbolic name of an error code; `None` for codes that the interfaces used here do not return.
+/// Returns the symbolic name of an error code; `None` for codes that the interfaces used here do not return.
 fn name(errno: Errno) -> Option<&'static str> {
     Some(match errno {
         Errno::PERM => "EPERM",

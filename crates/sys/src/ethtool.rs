@@ -30,12 +30,11 @@ const SRXCLSRLINS: u32 = 0x32;
 /// `ETH_RXFH_INDIR_NO_CHANGE`.
 const INDIR_NO_CHANGE: u32 = u32::MAX;
 
-/// The longest indirection table that is accepted. Kernel: the largest of any driver in 6.18 has 4096
-/// entries.
+/// The longest indirection table to accept. Kernel: the largest of any driver in 6.18 has 4096 entries.
 const RSS_ENTRIES_MAX: u32 = 1 << 16;
 
-/// The longest hash key that is accepted, in bytes. Kernel: 6.18, `include/linux/ethtool.h`; drivers have 40
-/// or 52 bytes.
+/// The longest hash key to accept, in bytes. Kernel: 6.18, `include/linux/ethtool.h`; drivers have 40 or 52
+/// bytes.
 const RSS_KEY_BYTES_MAX: u32 = 1 << 10;
 
 /// The number of words of `struct ethtool_rxfh` before `rss_config`: cmd, rss_context, indir_size, key_size,
@@ -53,13 +52,13 @@ const XFRM_NO_CHANGE: [u8; 4] = [0, 0xff, 0, 0];
 /// the end.
 pub const RXNFC_WORDS: usize = 48;
 
-/// Word offsets in `struct ethtool_rxnfc`. This is `data`.
+/// The offset of `data` in `struct ethtool_rxnfc`, in words, like the following offsets.
 const RXNFC_DATA: usize = 2;
 /// `fs.location`.
 const RXNFC_LOCATION: usize = 44;
-/// `rule_cnt`; for a single rule, `rss_context`.
+/// The offset of `rule_cnt`, which for a single rule is `rss_context`.
 const RXNFC_COUNT: usize = 46;
-/// The first of `rule_locs`.
+/// The offset of the first of `rule_locs`.
 const RXNFC_LOCATIONS: usize = 47;
 
 /// The number of words of `struct ethtool_coalesce`.
@@ -79,7 +78,7 @@ pub struct RawRss {
     pub table: Vec<u32>,
     /// The bytes of the key.
     pub key: Vec<u8>,
-    /// Hash function and input transformation, unchanged.
+    /// The hash function and the input transformation, as read. They are written back unchanged.
     kind: u32,
 }
 
@@ -140,12 +139,12 @@ pub fn rss(socket: impl AsFd, device: &str, context: u32) -> Result<RawRss, Errn
     })
 }
 
-/// A change of an indirection table.
+/// A change to an indirection table.
 #[derive(Clone, Copy, Debug)]
 pub enum RssTableChange<'a> {
     /// Keep the table.
     Keep,
-    /// Reset it to the kernel's default, which follows the number of queues from then on.
+    /// Reset the table to the kernel's default, which follows the number of queues from then on.
     Reset,
     /// Set this table.
     Set(&'a [u32]),
@@ -159,7 +158,7 @@ pub fn set_rss(
     key: Option<&[u8]>,
 ) -> Result<(), Errno> {
     // Newer kernels store the input transformation in a byte that must be zero on older ones. The value that
-    // was just read is valid on both.
+    // was just read is valid on either.
     let now = rss(socket.as_fd(), device, 0)?;
     let mut words = vec![0; RXFH_WORDS];
     words[0] = SRSSH;
@@ -202,19 +201,19 @@ pub fn delete_rss_context(socket: impl AsFd, device: &str, context: u32) -> Resu
     request(socket, device, &mut words)
 }
 
-/// A request about a context. It changes neither the hash function nor the input transformation.
+/// Creates a request about a context that changes neither the hash function nor the input transformation.
 fn context_request(socket: impl AsFd, device: &str, context: u32) -> Result<Vec<u32>, Errno> {
     let now = rss(socket, device, 0)?;
     let mut words = vec![0; RXFH_WORDS];
     (words[0], words[1]) = (SRSSH, context);
-    // Only kernels that have `input_xfrm` return a value other than 0 in it.
+    // Only a kernel that has `input_xfrm` returns a value other than 0 in this field.
     if now.kind & u32::from_ne_bytes(XFRM_NO_CHANGE) != 0 {
         words[4] = u32::from_ne_bytes(XFRM_NO_CHANGE);
     }
     Ok(words)
 }
 
-/// The number of receive queues that RSS can use.
+/// Returns the number of receive queues that RSS can use.
 pub fn rx_rings(socket: impl AsFd, device: &str) -> Result<u32, Errno> {
     let mut words = [0; RXNFC_WORDS];
     words[0] = GRXRINGS;
@@ -222,8 +221,8 @@ pub fn rx_rings(socket: impl AsFd, device: &str) -> Result<u32, Errno> {
     Ok(words[RXNFC_DATA])
 }
 
-/// The number of a device's rules, and the size of its table, possibly with the flag `RX_CLS_LOC_SPECIAL`.
-/// The size is 0 if the driver does not report it.
+/// Returns the number of a device's rules, and the size of its table, possibly with the flag
+/// `RX_CLS_LOC_SPECIAL`. The size is 0 if the driver does not report it.
 pub fn rules_count(socket: impl AsFd, device: &str) -> Result<(u32, u32), Errno> {
     let mut words = [0; RXNFC_WORDS];
     words[0] = GRXCLSRLCNT;
@@ -231,8 +230,8 @@ pub fn rules_count(socket: impl AsFd, device: &str) -> Result<(u32, u32), Errno>
     Ok((words[RXNFC_COUNT], words[RXNFC_DATA]))
 }
 
-/// The locations of a device's rules, and the size of its table. Fails with EMSGSIZE if there are more than
-/// `count` rules.
+/// Returns the locations of a device's rules, and the size of its table. Fails with EMSGSIZE if there are
+/// more than `count` rules.
 pub fn rule_locations(socket: impl AsFd, device: &str, count: u32) -> Result<(Vec<u32>, u32), Errno> {
     let mut words = vec![0; RXNFC_WORDS + count as usize];
     (words[0], words[RXNFC_COUNT]) = (GRXCLSRLALL, count);
@@ -241,7 +240,7 @@ pub fn rule_locations(socket: impl AsFd, device: &str, count: u32) -> Result<(Ve
     Ok((words[RXNFC_LOCATIONS..][..there].to_vec(), words[RXNFC_DATA]))
 }
 
-/// The rule at a location, as the words of `struct ethtool_rxnfc`.
+/// Returns the rule at a location, as the words of `struct ethtool_rxnfc`.
 pub fn rule(socket: impl AsFd, device: &str, location: u32) -> Result<[u32; RXNFC_WORDS], Errno> {
     let mut words = [0; RXNFC_WORDS];
     (words[0], words[RXNFC_LOCATION]) = (GRXCLSRULE, location);
@@ -264,7 +263,8 @@ pub fn delete_rule(socket: impl AsFd, device: &str, location: u32) -> Result<(),
     request(socket, device, &mut words)
 }
 
-/// The interrupt moderation of the first queues of a device, each as the words of `struct ethtool_coalesce`.
+/// Returns the interrupt moderation of the first queues of a device, each as the words of `struct
+/// ethtool_coalesce`.
 pub fn queue_coalesce(
     socket: impl AsFd,
     device: &str,

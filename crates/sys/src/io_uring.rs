@@ -61,8 +61,8 @@ pub fn register_no_napi(ring: impl AsFd) -> Result<(), Errno> {
     register(ring, IORING_REGISTER_NAPI, &mut napi, 1)
 }
 
-/// Whether the kernel supports [`register_no_napi`]. Sends a request that never changes anything; only a
-/// kernel that supports it writes a reply.
+/// Returns whether the kernel supports [`register_no_napi`]. Sends a request that never changes anything, to
+/// which only a kernel with that support writes a reply.
 ///
 /// Kernel: 6.13, `io_uring/napi.c` `io_register_napi()` writes the current values back before it checks
 /// `opcode`, and no NAPI has the id 0 that the request removes. 6.12 rejects non-zero padding before it

@@ -1,4 +1,4 @@
-//! Safe wrappers for system calls that no dependency offers: the only crate with `unsafe`.
+//! Safe wrappers for system calls that no dependency offers. This is the only crate with `unsafe`.
 //!
 //! It also contains what all other crates need to call the kernel: [`KernelError`], network namespaces,
 //! clocks, sysfs and sysctls. Crates that make decisions use it only through `linux`.

@@ -3,15 +3,15 @@
 
 use std::sync::OnceLock;
 
-/// Where AppArmor reports the profile of a process, and where the first security module reports its label.
-/// Kernel: 5.8, `fs/proc/base.c` `apparmor_attr_dir_stuff`, `attr_dir_stuff`.
+/// The files in which AppArmor reports the profile of a process, and in which the first security module
+/// reports its label. Kernel: 5.8, `fs/proc/base.c` `apparmor_attr_dir_stuff`, `attr_dir_stuff`.
 const LABELS: [&str; 2] = ["/proc/self/attr/apparmor/current", "/proc/self/attr/current"];
 
 /// The file that contains `1` if SELinux enforces its policy.
 const SELINUX_ENFORCES: &str = "/sys/fs/selinux/enforce";
 
-/// The profile or domain that confines this process, such as `the AppArmor profile docker-default`. `None` if
-/// there is none, or if violations are only logged. It is read once.
+/// Returns the profile or domain that confines this process, such as `the AppArmor profile docker-default`.
+/// Returns `None` if there is none, or if violations are only logged. The profile is read only once.
 pub fn confinement() -> Option<&'static str> {
     static CONFINEMENT: OnceLock<Option<String>> = OnceLock::new();
     let read = || {
@@ -22,7 +22,7 @@ pub fn confinement() -> Option<&'static str> {
     CONFINEMENT.get_or_init(read).as_deref()
 }
 
-/// Adds the permission of the security module that confines this process to `needs`.
+/// Adds to `needs` the permission of the security module that confines this process, if one does.
 pub fn needs_under_confinement(needs: String) -> String {
     match confinement() {
         Some(by) => format!("{needs}, and permission by {by}, which confines this process"),

@@ -9,9 +9,9 @@ use rustix::io::Errno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Switch {
-    /// Replies echo only the request's header. Since 4.3.
+    /// The kernel's replies contain only the request's header, not the whole request. Since 4.3.
     CapAck = libc::NETLINK_CAP_ACK,
-    /// Error replies contain a message. Since 4.12.
+    /// The kernel's error replies contain a message. Since 4.12.
     ExtAck = libc::NETLINK_EXT_ACK,
     /// The kernel validates requests strictly and applies the filters in them. Since 4.20.
     StrictCheck = libc::NETLINK_GET_STRICT_CHK,

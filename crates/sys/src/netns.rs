@@ -14,7 +14,7 @@ use crate::error::KernelError;
 /// The directory of named namespaces (`ip netns`).
 const NAMED: &str = "/run/netns";
 
-/// The maximum number of processes that are searched for a namespace without a name.
+/// The maximum number of processes to search for a namespace without a name.
 const PROCESSES_MAX: usize = 65_536;
 
 /// A network namespace. Holding it keeps the namespace alive, even without processes.
@@ -23,13 +23,13 @@ pub struct Netns {
     file: OwnedFd,
     id: NetnsId,
     path: PathBuf,
-    /// A mount of the namespace's sysfs. It preserves the kernel's cached lookups from one observation to the
-    /// next.
+    /// A mount of the namespace's sysfs, which preserves the kernel's cached lookups from one observation to
+    /// the next.
     sysfs: OnceLock<OwnedFd>,
 }
 
 impl Netns {
-    /// The calling thread's namespace.
+    /// Opens the calling thread's namespace.
     ///
     /// # Errors
     /// If `/proc` is not available.
@@ -56,7 +56,7 @@ impl Netns {
         })
     }
 
-    /// The namespace of a process.
+    /// Opens the namespace of a process.
     ///
     /// # Errors
     /// [`crate::Cause::Gone`] if the process has exited; EACCES without permission to trace it.
@@ -69,7 +69,7 @@ impl Netns {
         })
     }
 
-    /// The namespace with this name, as in `ip netns`.
+    /// Opens the namespace with this name, as in `ip netns`.
     ///
     /// # Errors
     /// ENOENT if there is none; EINVAL if the name is a path.
@@ -80,23 +80,23 @@ impl Netns {
         Self::at(&Path::new(NAMED).join(name))
     }
 
-    /// The namespace that this file refers to.
+    /// Opens the namespace that this file refers to.
     ///
     /// # Errors
-    /// If it cannot be opened, or is not a network namespace (EINVAL).
+    /// If the file cannot be opened, or is not a network namespace (EINVAL).
     pub fn at(path: &Path) -> Result<Self, KernelError> {
         let what = || format!("network namespace {}", path.display());
-        // The file may be a pipe instead of an nsfs file, and must not block.
+        // The file may be a pipe instead of an nsfs file, and opening it must not block.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| KernelError::errno(what(), errno))?;
         Self::of_file(file, path.to_owned())
     }
 
-    /// The namespace of an open file; `path` is its name in messages.
+    /// Creates a handle from an open file of a namespace; `path` is its name in messages.
     ///
     /// # Errors
-    /// EINVAL if it is not a network namespace.
+    /// EINVAL if the file is not a network namespace.
     pub fn of_file(file: OwnedFd, path: PathBuf) -> Result<Self, KernelError> {
         let id = id_of(&file)
             .map_err(|errno| KernelError::errno(format!("network namespace {}", path.display()), errno))?;
@@ -111,12 +111,13 @@ impl Netns {
         Ok(Self { path: self.path.clone(), ..Self::at(&descriptor(self.file.as_raw_fd()))? })
     }
 
-    /// A path by which another process of the same user can open this namespace while this handle exists.
+    /// Returns a path by which another process of the same user can open this namespace while this handle
+    /// exists.
     pub fn path_for_others(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()))
     }
 
-    /// The namespace that an inherited descriptor of this process refers to.
+    /// Opens the namespace that an inherited descriptor of this process refers to.
     ///
     /// # Errors
     /// As for [`Netns::at`].
@@ -124,8 +125,8 @@ impl Netns {
         Self::at(&descriptor(descriptor_number))
     }
 
-    /// Finds the namespace with this id. Searches the caller's own, those with a name, those of processes,
-    /// those that are mounted, and those that a process holds open.
+    /// Finds the namespace with this id among the caller's own, those with a name, those of processes, those
+    /// that are mounted, and those that a process holds open.
     ///
     /// # Errors
     /// [`crate::Cause::Gone`] if none of these has the id.
@@ -145,8 +146,8 @@ impl Netns {
             })
     }
 
-    /// All namespaces that are reachable by a name, a mount, a process or a process's descriptor, without
-    /// duplicates.
+    /// Returns all namespaces that are reachable by a name, a mount, a process or a process's descriptor,
+    /// without duplicates.
     pub fn all() -> impl Iterator<Item = Self> {
         let mut seen = BTreeSet::new();
         known_files()
@@ -156,7 +157,7 @@ impl Netns {
             .filter_map(|(_, path)| Self::at(&path).ok())
     }
 
-    /// The path by which the namespace was opened.
+    /// Returns the path by which the namespace was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -167,12 +168,12 @@ impl Netns {
     }
 
     /// Keeps the mount of the namespace's sysfs that `mount` returns, for the lifetime of this handle. Does
-    /// nothing if it already has one.
+    /// nothing if the handle already has such a mount.
     pub(crate) fn keep_sysfs(&self, mount: impl FnOnce() -> Option<OwnedFd>) {
         if self.sysfs.get().is_none()
             && let Some(mount) = mount()
         {
-            // Another thread may have stored a mount, which is equivalent.
+            // Another thread may have stored an equivalent mount in the meantime.
             let _ = self.sysfs.set(mount);
         }
     }
@@ -223,7 +224,7 @@ impl Netns {
         })
     }
 
-    /// Whether the calling thread is in the namespace with this id.
+    /// Returns whether the calling thread is in the namespace with this id.
     pub fn is_current(id: NetnsId) -> bool {
         rustix::fs::stat("/proc/thread-self/ns/net").is_ok_and(|stat| stat.st_ino == id.0)
     }
@@ -235,8 +236,8 @@ impl AsFd for Netns {
     }
 }
 
-/// The files of named namespaces and of processes' namespaces, each with the namespace's id. The id comes
-/// from stat(2), so the file need not be opened.
+/// Returns the files of named namespaces and of processes' namespaces, each with the namespace's id. The id
+/// comes from stat(2), so the file need not be opened.
 fn known_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     let named = entries(Path::new(NAMED)).map(|name| Path::new(NAMED).join(name));
     let of_processes = processes().map(|pid| Path::new("/proc").join(pid).join("ns/net"));
@@ -246,12 +247,12 @@ fn known_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     })
 }
 
-/// The path by which a descriptor of this process can be reopened.
+/// Returns the path by which a descriptor of this process can be reopened.
 fn descriptor(number: RawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{number}"))
 }
 
-/// The files on which namespaces are mounted, each with the namespace's id.
+/// Returns the files on which namespaces are mounted, each with the namespace's id.
 fn mounted_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     use std::os::unix::ffi::OsStringExt;
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
@@ -268,12 +269,12 @@ fn mounted_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     lines.into_iter()
 }
 
-/// The number in `net:[4026531840]`.
+/// Returns the number in a link such as `net:[4026531840]`.
 fn number_of(link: &str) -> Option<NetnsId> {
     link.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok().map(NetnsId)
 }
 
-/// A path in `/proc/self/mountinfo`, where white space and backslashes are written as `\ooo`.
+/// Decodes a path in `/proc/self/mountinfo`, where white space and backslashes are written as `\ooo`.
 fn unescaped(path: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(path.len());
     let mut rest = path;
@@ -294,7 +295,7 @@ fn unescaped(path: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// The namespace files that processes hold open, such as the client namespace of a lab, each with the
+/// Returns the namespace files that processes hold open, such as the client namespace of a lab, each with the
 /// namespace's id.
 fn held_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     processes().map(|pid| Path::new("/proc").join(pid).join("fd")).flat_map(|directory| {
@@ -307,14 +308,14 @@ fn held_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     })
 }
 
-/// The processes, by the names of their directories.
+/// Returns the names of the processes' directories in `/proc`.
 fn processes() -> impl Iterator<Item = std::ffi::OsString> {
     entries(Path::new("/proc"))
         .filter(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
         .take(PROCESSES_MAX)
 }
 
-/// The id of a namespace file; EINVAL if the file is something else.
+/// Returns the id of a namespace file; EINVAL if the file is something else.
 fn id_of(file: &OwnedFd) -> Result<NetnsId, rustix::io::Errno> {
     /// Kernel: `include/uapi/linux/magic.h` `NSFS_MAGIC`.
     const NSFS_MAGIC: u64 = 0x6e73_6673;
@@ -325,7 +326,7 @@ fn id_of(file: &OwnedFd) -> Result<NetnsId, rustix::io::Errno> {
     Ok(NetnsId(rustix::fs::fstat(file)?.st_ino))
 }
 
-/// The names in a directory; empty if the directory does not exist.
+/// Returns the names in a directory; none if the directory does not exist.
 fn entries(directory: &Path) -> impl Iterator<Item = std::ffi::OsString> {
     std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name())
 }

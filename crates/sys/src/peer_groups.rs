@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
 
-/// The maximum number of groups that are read. Kernel: 6.18, `include/uapi/linux/limits.h` `NGROUPS_MAX` is
-/// 65536, which no real user reaches.
+/// The maximum number of groups to read. Kernel: 6.18, `include/uapi/linux/limits.h` `NGROUPS_MAX` is 65536,
+/// which no real user reaches.
 const GROUPS_MAX: usize = 4096;
 
 /// A peer's credentials at the time it connected.

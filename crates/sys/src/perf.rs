@@ -40,10 +40,10 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 64, "PERF_ATTR_SIZE_VER0");
 
-/// Starts to count an event of a thread, and of the threads that it starts from now on, on any CPU.
+/// Starts to count an event of a thread, and of threads that this thread starts later, on any CPU.
 ///
-/// Reading the descriptor returns three `u64`: the count, the time that the counter was enabled, and the time
-/// that it was running on the hardware, both in nanoseconds.
+/// Reading the descriptor returns three `u64`: the count, how long the counter was enabled, and how long it
+/// was running on the hardware, both in nanoseconds.
 pub fn count(tid: libc::pid_t, event: PerfEvent) -> Result<OwnedFd, Errno> {
     /// `PERF_FLAG_FD_CLOEXEC`.
     const FD_CLOEXEC: libc::c_ulong = 1 << 3;

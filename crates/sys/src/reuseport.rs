@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-/// Attaches a program to a socket's group, replacing an existing one.
+/// Attaches a program to a socket's group, replacing any existing program.
 ///
 /// Kernel: 4.19, `net/core/filter.c` `sk_reuseport_attach_bpf()`.
 pub fn attach(socket: impl AsFd, program: BorrowedFd<'_>) -> Result<(), Errno> {

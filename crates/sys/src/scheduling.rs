@@ -34,7 +34,7 @@ pub struct RawAttr {
     pub util_max: u32,
 }
 
-/// The size in bytes: `SCHED_ATTR_SIZE_VER1`.
+/// The size of [`RawAttr`] in bytes: `SCHED_ATTR_SIZE_VER1`.
 const BYTES: u32 = 56;
 
 const _: () = assert!(size_of::<RawAttr>() == 56, "in the kernel's layout");

@@ -27,19 +27,20 @@ pub enum Signal {
 pub struct Arrived {
     /// The signal.
     pub signal: Signal,
-    /// Whether the kernel sent the signal, for example after Ctrl-C. It then sent it to the whole process
+    /// Whether the kernel sent the signal, for example after Ctrl-C. If so, it was sent to the whole process
     /// group.
     pub to_group: bool,
 }
 
-/// Catches the signals that request this process to end. They never terminate it again, even after this
-/// object is dropped. They still terminate programs that it starts, because `exec` resets handlers.
+/// Catches the signals that request this process to end. The signals never terminate this process again, even
+/// after this object is dropped. They still terminate programs that this process starts, because `exec`
+/// resets handlers.
 #[derive(Debug)]
 pub struct Signals {
     arrived: File,
 }
 
-/// The write end of the pipe, for the handler; -1 until it is opened.
+/// The write end of the pipe, for the signal handler; -1 until the pipe is opened.
 static WRITING_END: AtomicI32 = AtomicI32::new(-1);
 
 /// Whether any of the signals has arrived.
@@ -56,13 +57,13 @@ impl Signals {
     /// `nohup`) stays ignored.
     ///
     /// # Errors
-    /// If no descriptors are left, or this process already catches them.
+    /// If no descriptors are left, or if this process already catches the signals.
     pub fn catch() -> Result<Self, KernelError> {
         Self::catch_with(&[])
     }
 
     /// Like [`Signals::catch`], but catches SIGHUP even if it was inherited as ignored. This is for a daemon,
-    /// for which SIGHUP is no request to end.
+    /// which SIGHUP does not ask to end.
     ///
     /// # Errors
     /// As for [`Signals::catch`].
@@ -85,12 +86,13 @@ impl Signals {
         Ok(Self { arrived: File::from(reading) })
     }
 
-    /// Whether this process has received a signal since it began to catch them, [taken](Self::take) or not.
+    /// Returns whether this process has received a signal since it began to catch them, whether or not the
+    /// signal was [taken](Self::take).
     pub fn has_arrived() -> bool {
         HAS_ARRIVED.load(Ordering::SeqCst)
     }
 
-    /// The next received signal; `None` if there is none.
+    /// Returns the next received signal; `None` if there is none.
     pub fn take(&mut self) -> Option<Arrived> {
         let mut byte = [0];
         let read = self.arrived.read(&mut byte).ok()?;
@@ -101,7 +103,7 @@ impl Signals {
 }
 
 impl Signal {
-    /// The signal's number, as listed by `kill -l`.
+    /// Returns the signal's number, as listed by `kill -l`.
     pub const fn number(self) -> i32 {
         match self {
             Self::Interrupt => libc::SIGINT,
@@ -144,8 +146,8 @@ fn install(number: libc::c_int, even_if_ignored: bool) -> Result<(), rustix::io:
     }
 }
 
-/// Writes the signal's number to the pipe. If the pipe is full, the signal is lost, which does no harm: many
-/// others are pending.
+/// Writes the signal's number to the pipe. If the pipe is full, the signal is lost, which does no harm
+/// because many others are pending.
 extern "C" fn note(number: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     HAS_ARRIVED.store(true, Ordering::SeqCst);
     // SAFETY: with SA_SIGINFO, the kernel passes a valid `siginfo_t` to the handler.

@@ -16,14 +16,14 @@ const SO_BUSY_POLL: libc::c_int = 46;
 const SO_PREFER_BUSY_POLL: libc::c_int = 69;
 const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
 
-/// How long a receive call on the socket polls before it sleeps, in microseconds.
+/// Returns how long a receive call on the socket polls before it sleeps, in microseconds.
 ///
 /// Kernel: 3.11, `net/core/sock.c` `sk_getsockopt()`; `ENOPROTOOPT` without `CONFIG_NET_RX_BUSY_POLL`.
 pub fn busy_poll(socket: impl AsFd) -> Result<u32, Errno> {
     option(socket, libc::SOL_SOCKET, SO_BUSY_POLL).map(u32::from_ne_bytes)
 }
 
-/// Whether interrupts stay masked while the socket is polled.
+/// Returns whether interrupts stay masked while the socket is polled.
 ///
 /// Kernel: 5.11, `net/core/sock.c` `sk_getsockopt()`; `ENOPROTOOPT` before.
 pub fn prefer_busy_poll(socket: impl AsFd) -> Result<bool, Errno> {
@@ -44,8 +44,8 @@ pub fn set_prefer_busy_poll(socket: impl AsFd, prefer: bool) -> Result<(), Errno
     set(socket, SO_PREFER_BUSY_POLL, i32::from(prefer))
 }
 
-/// Sets the maximum number of packets per poll. Raising it needs CAP_NET_ADMIN (EPERM). The kernel does not
-/// report it.
+/// Sets the maximum number of packets per poll. Raising the number needs CAP_NET_ADMIN (EPERM). The kernel
+/// does not report the number.
 ///
 /// Kernel: 5.11, `net/core/sock.c` `sk_setsockopt()`.
 pub fn set_busy_poll_budget(socket: impl AsFd, packets: u16) -> Result<(), Errno> {
@@ -61,22 +61,22 @@ fn set(socket: impl AsFd, name: libc::c_int, value: libc::c_int) -> Result<(), E
     super::answer::done(answer.into())
 }
 
-/// The id of the NAPI that received the socket's last packet; 0 if there is none. Values below `MIN_NAPI_ID`,
-/// which the kernel uses for CPUs, are returned as 0.
+/// Returns the id of the NAPI that received the socket's last packet; 0 if there is none. For values below
+/// `MIN_NAPI_ID`, which the kernel uses for CPUs, returns 0.
 ///
 /// Kernel: 4.12, `net/core/sock.c` `sk_getsockopt()`.
 pub fn incoming_napi_id(socket: impl AsFd) -> Result<u32, Errno> {
     option(socket, libc::SOL_SOCKET, SO_INCOMING_NAPI_ID).map(u32::from_ne_bytes)
 }
 
-/// The cookie of the socket's namespace, which is unique until the next boot.
+/// Returns the cookie of the socket's namespace, which is unique until the next boot.
 ///
 /// Kernel: 5.14, `net/core/sock.c` `sk_getsockopt()`; `ENOPROTOOPT` before.
 pub fn netns_cookie(socket: impl AsFd) -> Result<u64, Errno> {
     option(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE).map(u64::from_ne_bytes)
 }
 
-/// The state of a TCP socket: the first byte of `struct tcp_info`. The values are those of sock-diag.
+/// Returns the state of a TCP socket: the first byte of `struct tcp_info`. The values are those of sock-diag.
 ///
 /// Kernel: `net/ipv4/tcp.c` `do_tcp_getsockopt()`, which writes only as much of `TCP_INFO` as is requested;
 /// the states are in `include/net/tcp_states.h`.

@@ -1,6 +1,6 @@
-//! Host-wide sysctls in `/proc/sys/net/core`.
+//! Reads and writes host-wide sysctls in `/proc/sys/net/core`.
 //!
-//! They are visible only in the initial network namespace (6.18, `net/core/sysctl_net_core.c`
+//! The sysctls are visible only in the initial network namespace (6.18, `net/core/sysctl_net_core.c`
 //! `net_core_table`). In any other namespace, [`all`] returns nothing.
 
 use std::collections::BTreeMap;
@@ -29,8 +29,8 @@ pub fn all(unread: &mut Vec<Unread>) -> BTreeMap<Sysctl, u64> {
     found
 }
 
-/// The CPUs that new receive queues of the calling thread's namespace use for RPS; empty on kernels without
-/// this sysctl.
+/// Returns the CPUs that new receive queues of the calling thread's namespace use for RPS; empty on kernels
+/// without this sysctl.
 ///
 /// Kernel: 6.3, `net/core/sysctl_net_core.c` `rps_default_mask_sysctl()`.
 pub fn rps_default_mask(unread: &mut Vec<Unread>) -> CpuSet {

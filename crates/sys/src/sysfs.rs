@@ -36,8 +36,9 @@ impl SysFs {
         netns.run(Self::open_here)?
     }
 
-    /// Opens the sysfs of the calling thread's namespace. A caller that may not mount gets `/sys` if its
-    /// process's main thread is in the same namespace: `/sys` then most likely shows that namespace.
+    /// Opens the sysfs of the calling thread's namespace. For a caller that may not mount, opens `/sys`
+    /// instead if the process's main thread is in the same namespace, because `/sys` then most likely shows
+    /// that namespace.
     ///
     /// # Errors
     /// EPERM without CAP_SYS_ADMIN, if the namespace is not the process's own.
@@ -60,9 +61,9 @@ impl SysFs {
         Self { root, below: String::new() }
     }
 
-    /// Opens a subdirectory, relative to which its files have shorter paths; `None` if it does not exist.
-    /// This saves time: to resolve a path from `/sys`, through the symbolic link with a device's name, takes
-    /// longer than to read a file.
+    /// Opens a subdirectory, so that the paths of its files become shorter; `None` if it does not exist. This
+    /// saves time: resolving a path from `/sys`, through the symbolic link with a device's name, takes longer
+    /// than reading a file.
     ///
     /// # Errors
     /// The kernel's error, unless the directory does not exist.
@@ -75,13 +76,13 @@ impl SysFs {
         }
     }
 
-    /// The absolute path, for messages.
+    /// Returns the absolute path, for messages.
     pub fn shown(&self, path: &str) -> String {
         format!("/sys/{}{path}", self.below)
     }
 
-    /// Keeps a mount for as long as `netns` lives, and so the kernel's cached lookups. Later mounts of the
-    /// same namespace share the cache of an existing one; without one, the kernel creates each file and
+    /// Keeps this mount as long as `netns` lives, and with it the kernel's cached lookups. Later mounts of
+    /// the same namespace share the cache of an existing mount; without one, the kernel creates each file and
     /// directory again.
     ///
     /// Kernel: 6.18, `fs/kernfs/mount.c` `kernfs_get_tree()`: one superblock for each namespace.
@@ -109,17 +110,17 @@ impl SysFs {
         }
     }
 
-    /// The last component of a symbolic link's target; `None` if there is no link.
+    /// Returns the last component of a symbolic link's target; `None` if there is no link.
     pub fn link_name(&self, path: &str) -> Option<String> {
         self.link_path(path)?.rsplit('/').next().map(str::to_owned)
     }
 
-    /// The target of a symbolic link; `None` if there is no link.
+    /// Returns the target of a symbolic link; `None` if there is no link.
     pub fn link_path(&self, path: &str) -> Option<String> {
         readlinkat(&self.root, path, Vec::new()).ok()?.into_string().ok()
     }
 
-    /// The names in a directory, sorted; empty if the directory does not exist.
+    /// Returns the names in a directory, sorted; empty if the directory does not exist.
     ///
     /// # Errors
     /// The kernel's error, unless the directory does not exist.
@@ -140,7 +141,8 @@ impl SysFs {
         Ok(names)
     }
 
-    /// Opens the directory of a device. It refers to the same device even after the device is renamed.
+    /// Opens the directory of a device. The handle refers to the same device even after the device is
+    /// renamed.
     ///
     /// # Errors
     /// [`crate::Cause::Gone`] if no device has this name, or a different device has it.
@@ -186,7 +188,7 @@ impl DeviceDir {
             .map_err(|errno| self.failed(file, errno))
     }
 
-    /// The inode number of the device's directory.
+    /// Returns the inode number of the device's directory.
     ///
     /// # Errors
     /// The kernel's error.
@@ -200,7 +202,7 @@ impl DeviceDir {
     }
 }
 
-/// A detached sysfs mount (fsmount without move_mount).
+/// Creates a detached sysfs mount (fsmount without move_mount).
 fn mount() -> Result<OwnedFd, Errno> {
     let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
@@ -210,7 +212,7 @@ fn mount() -> Result<OwnedFd, Errno> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// Whether the calling thread is in the network namespace of its process's main thread.
+/// Returns whether the calling thread is in the network namespace of its process's main thread.
 fn in_the_processs_own() -> bool {
     match (rustix::fs::stat("/proc/thread-self/ns/net"), rustix::fs::stat("/proc/self/ns/net")) {
         (Ok(thread), Ok(process)) => thread.st_ino == process.st_ino,

@@ -1,4 +1,4 @@
-//! Starts the init process of a pid namespace, which only waits until its lifeline is closed.
+//! Starts the init process of a pid namespace, which only waits until the pipe that keeps it alive is closed.
 #![expect(unsafe_code, reason = "unshare(2) and fork(2) have no safe wrappers")]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,11 +12,12 @@ pub fn unshare_network() -> Result<(), Errno> {
     super::answer::done(unsafe { libc::unshare(libc::CLONE_NEWNET) }.into())
 }
 
-/// Starts the init process of a new pid namespace. It stays in the calling thread's other namespaces, and
-/// closes all inherited descriptors except `lifeline`, the read end of a pipe. When the write end is closed,
-/// it exits, and the kernel kills all other processes in the pid namespace, even those of other users.
+/// Starts the init process of a new pid namespace. The process stays in the calling thread's other
+/// namespaces, and closes all inherited descriptors except `lifeline`, the read end of a pipe. When the write
+/// end is closed, the process exits, and the kernel kills all other processes in the pid namespace, even
+/// those of other users.
 ///
-/// The calling thread cannot start threads afterwards, and its child processes start in the new namespace.
+/// Afterwards, the calling thread cannot start threads, and its child processes start in the new namespace.
 pub fn fork_first_of_pid_namespace(lifeline: impl AsFd) -> Result<Pid, Errno> {
     // SAFETY: takes no pointers. It only affects where this thread's later children start.
     super::answer::done(unsafe { libc::unshare(libc::CLONE_NEWPID) }.into())?;
@@ -42,7 +43,8 @@ fn keep(lifeline: libc::c_int) -> ! {
         let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigfillset(all.as_mut_ptr());
         libc::sigprocmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut());
-        // Orphans of the namespace become children of this process; their exit status is not needed.
+        // Orphans in the namespace become children of this process. Their exit status is not needed, so let
+        // the kernel reap them.
         libc::signal(libc::SIGCHLD, libc::SIG_IGN);
         libc::prctl(libc::PR_SET_NAME, c"netpolicy-lab".as_ptr());
         if lifeline != 0 && libc::dup2(lifeline, 0) < 0 {
