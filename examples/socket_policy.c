@@ -30,7 +30,7 @@ int main(void)
 
 	if (listener < 0 || client < 0)
 		return fail("socket");
-	/* Continue without it: if netpolicy is not enabled here, delivery does not change. */
+	/* Continue after a failure: if netpolicy is not enabled here, delivery does not change. */
 	if (netpolicy_set_socket(listener, NET_POLICY_LATENCY))
 		fprintf(stderr, "no policy for the listener: %s\n", strerror(errno));
 	if (bind(listener, (struct sockaddr *)&address, length) || listen(listener, 1) ||
