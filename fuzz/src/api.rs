@@ -1,12 +1,12 @@
-//! Bytes from clients on the daemon's socket: any bytes, in any fragments, decode to calls or refusals, and
-//! never more than were sent.
+//! Fuzzes bytes from clients on the daemon's socket: any bytes, in any fragments, decode to calls or
+//! refusals, and to no more messages than were sent.
 
 use daemon::api::method::Method;
 use daemon::api::wire::{Frames, MESSAGE_BYTES_MAX, decode_call, encode};
 
 pub(crate) fn run(bytes: &[u8]) {
     let mut frames = Frames::default();
-    // The first byte determines how the rest is split.
+    // The first byte determines into which fragments the rest is split.
     let (size, rest) =
         bytes.split_first().map_or((1, bytes), |(first, rest)| (usize::from(*first) + 1, rest));
     let mut heard = 0;

@@ -1,5 +1,5 @@
-//! A batch file of tc: every parsed line is encoded, formatted and parsed again; the encoded message is
-//! decoded like a kernel dump, and its formatted words mean the same.
+//! Fuzzes a batch file of tc: every parsed line is encoded, formatted and parsed again. The encoded message
+//! is decoded as a kernel dump would be, and its formatted words mean the same.
 
 use netlink::attr::AttrBuf;
 use tc_rules::batch::ReadError;
@@ -8,7 +8,7 @@ use tc_rules::{Batch, Filter, Table};
 /// The bytes of a message before its body.
 const HEADER_BYTES: usize = 16;
 
-/// The offset of a rule's handle in the body; without it there is no rule.
+/// The offset of a rule's handle in the body. A message without a handle has no rule.
 const HANDLE: std::ops::Range<usize> = 8..12;
 
 pub(crate) fn run(bytes: &[u8]) {

@@ -1,6 +1,6 @@
-//! Bytes on the connection between the two machines of a bench: any bytes, in any fragments, decode to
-//! messages or an error. Decoded messages survive a round trip, and nothing without the token's seal is a
-//! message.
+//! Fuzzes bytes on the connection between the two machines of a bench: any bytes, in any fragments, decode to
+//! messages or an error. Decoded messages survive a round trip, and bytes that are not sealed with the token
+//! never decode to a message.
 
 use experiments::machines::line::{Lines, encode};
 use experiments::machines::message::{Reply, Request};
@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub(crate) fn run(bytes: &[u8]) {
-    // The first byte determines how the rest is split.
+    // The first byte determines into which fragments the rest is split.
     let (size, rest) =
         bytes.split_first().map_or((1, bytes), |(first, rest)| (usize::from(*first) + 1, rest));
     understood::<Request>(Lines::default(), size, rest);
@@ -28,7 +28,7 @@ pub(crate) fn run(bytes: &[u8]) {
     assert!(understood::<Request>(sealed, size, rest).is_empty());
 }
 
-/// The messages decoded from these bytes.
+/// Returns the messages decoded from these bytes.
 fn understood<T: DeserializeOwned + Serialize>(mut lines: Lines, size: usize, bytes: &[u8]) -> Vec<T> {
     let mut messages = Vec::new();
     for part in bytes.chunks(size) {

@@ -1,4 +1,4 @@
-//! The kernel's two formats of a CPU set: a parsed set is written back unchanged.
+//! Fuzzes the kernel's two formats of a CPU set: a set that is parsed is written back unchanged.
 
 use model::CpuSet;
 

@@ -1,10 +1,9 @@
-//! A journal, damaged or hostile.
+//! Fuzzes a damaged or hostile journal.
 //!
-//! - A line that is read is written back to the same bytes.
-//! - A journal in which bytes, parts or lines were changed, or moved, is refused, unless its whole lines are
-//!   the first ones that
-//!   were written. Then its undo is that of those lines.
-//! - Records of any order, with true check sums, undo nothing that the plan has not.
+//! - A line that is parsed is written back as the same bytes.
+//! - A journal in which bytes, parts or lines were changed or moved is refused, unless its complete lines are
+//!   the first ones that were written. Then its undo is that of those lines.
+//! - Records in any order, with valid checksums, undo nothing that is not in the plan.
 
 use std::sync::LazyLock;
 
@@ -41,7 +40,8 @@ fn line(bytes: &[u8]) {
     let _ = serde_json::from_slice::<JournalRecord>(bytes);
 }
 
-/// Edits one of [`JOURNALS`]: the first byte chooses it, and every four bytes after that are an edit.
+/// Edits one of [`JOURNALS`]: the first byte selects the journal, and every four bytes after that are an
+/// edit.
 fn damaged(edits: &[u8]) {
     let Some((which, edits)) = edits.split_first() else { return };
     let Known { bytes: written, states } = &JOURNALS[usize::from(*which) % JOURNALS.len()];
@@ -87,7 +87,7 @@ fn damage(bytes: &mut Vec<u8>, how: u8, at: usize, by: u8) {
     }
 }
 
-/// Each line of the input becomes a record after a valid beginning.
+/// Turns each line of the input into a record after a valid beginning.
 fn hostile(records: &[u8]) {
     let mut bytes = apply::encode_line(0, &begin());
     let records = records.split(|b| *b == b'\n').filter_map(|json| serde_json::from_slice(json).ok());
@@ -143,7 +143,8 @@ impl Known {
     }
 }
 
-/// A transaction that was kept; one that was confirmed and rolled back; one whose undo got stuck.
+/// The journals of three transactions: one that was kept, one that was confirmed and rolled back, and one
+/// whose undo got stuck.
 static JOURNALS: LazyLock<[Known; 3]> = LazyLock::new(|| {
     let at = Moment { unix_micros: 1_795_233_900_123_456, since_boot: Nanoseconds(1_000_000_000) };
     let wrote = || {

@@ -1,4 +1,4 @@
-//! The fuzz targets: every parser of foreign bytes, and the properties that hold for any input. A test
+//! The fuzz targets: every parser of foreign bytes, and the properties that must hold for any input. A test
 //! replays known inputs (`tests/replay.rs`), and libFuzzer searches for new ones (`cargo xtask fuzz`).
 
 mod api;
@@ -33,15 +33,15 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("words", words::run),
 ];
 
-/// The variable that selects the target of the fuzzer.
+/// The environment variable that selects the fuzzer's target.
 pub const TARGET_VARIABLE: &str = "NETPOLICY_FUZZ_TARGET";
 
-/// The target of this name.
+/// Returns the target with this name.
 pub fn target(name: &str) -> Option<Target> {
     TARGETS.iter().find(|(known, _)| *known == name).map(|(_, target)| *target)
 }
 
-/// The longest prefix of the bytes that is text.
+/// Returns the longest prefix of the bytes that is valid text.
 fn text_of(bytes: &[u8]) -> &str {
     match std::str::from_utf8(bytes) {
         Ok(text) => text,

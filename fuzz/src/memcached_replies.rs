@@ -1,4 +1,4 @@
-//! The replies of a memcached, in fragments: the boundaries make no difference.
+//! Fuzzes the replies of a memcached, in fragments: where the fragments begin makes no difference.
 
 use arbitrary::{Arbitrary, Unstructured};
 use load::protocol::{Malformed, Parser, Reply};
@@ -18,7 +18,7 @@ pub(crate) fn run(input: &[u8]) {
     assert_eq!(replies(pieces.into_iter()), whole);
 }
 
-/// All replies in these fragments, and whether they end in invalid bytes.
+/// Returns all replies in these fragments, and the error if they end in invalid bytes.
 fn replies<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Reply>, Option<Malformed>) {
     let mut parser = Parser::default();
     let mut replies = Vec::new();

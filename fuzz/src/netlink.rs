@@ -1,4 +1,4 @@
-//! Netlink: a datagram from the kernel, and the objects of every supported family.
+//! Fuzzes netlink: a datagram from the kernel, and the objects of every supported family.
 
 use netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
 use netlink::link::RawLink;

@@ -1,8 +1,8 @@
-//! Files of other tools that set devices: sysctl.d, tuned, `.link`, netplan, NetworkManager, ifupdown, ifcfg,
-//! scripts, udev rules.
+//! Fuzzes files of other tools that set devices: sysctl.d, tuned, `.link`, netplan, NetworkManager, ifupdown,
+//! ifcfg, scripts, udev rules.
 //!
-//! - Each line that is found has its place: a file that is there, and a line of it.
-//! - What is found, and each line of it, is bounded.
+//! - Each line that is found names its place: an existing file, and a line in it.
+//! - The number of lines and the length of each are bounded.
 
 use std::fs;
 use std::path::Path;
@@ -53,7 +53,7 @@ const FILES: [&str; 36] = [
     "etc/default/scylla-server",
 ];
 
-/// The most lines that are found, and the most bytes of one.
+/// The maximum number of lines to find.
 const LINES_MAX: usize = 256;
 const LINE_BYTES_MAX: usize = 66_000;
 

@@ -1,4 +1,4 @@
-//! A policy file: any text gives a policy or mistakes with positions inside the text.
+//! Fuzzes a policy file: any text gives a policy, or mistakes with positions inside the text.
 
 use crate::text_of;
 

@@ -1,7 +1,8 @@
-//! A recording of `netpolicy record`, damaged or hostile: parsed, redacted, and printed by every command.
+//! Fuzzes a damaged or hostile recording of `netpolicy record`: it is parsed, redacted, and printed by every
+//! command.
 //!
-//! - Text that is read is written and read again as the same recording.
-//! - A redacted recording is a recording.
+//! - Text that is parsed is written and parsed again as the same recording.
+//! - A redacted recording is a valid recording.
 
 use std::sync::LazyLock;
 
@@ -14,7 +15,7 @@ static KNOWN: LazyLock<Value> = LazyLock::new(|| {
     serde_json::from_str(text).expect("a recording is JSON")
 });
 
-/// The same with one element in each list of objects, which is read faster.
+/// The same recording with only one element in each list of objects, which is faster to parse.
 static SMALL: LazyLock<Value> = LazyLock::new(|| {
     let mut small = KNOWN.clone();
     shorten(&mut small);
@@ -49,7 +50,7 @@ fn shorten(value: &mut Value) {
     }
 }
 
-/// Edits parts of a recording: every six bytes are an edit.
+/// Edits parts of a recording: every six bytes of the input are an edit.
 fn damaged(known: &Value, edits: &[u8]) {
     let mut document = known.clone();
     for edit in edits.chunks_exact(6).take(EDITS_MAX) {
@@ -60,7 +61,7 @@ fn damaged(known: &Value, edits: &[u8]) {
     read(document.to_string().as_bytes());
 }
 
-/// The number of values in a document.
+/// Returns the number of values in a document.
 fn parts(value: &Value) -> usize {
     1 + match value {
         Value::Array(list) => list.iter().map(parts).sum(),
@@ -69,7 +70,7 @@ fn parts(value: &Value) -> usize {
     }
 }
 
-/// Changes the value before which this many are left.
+/// Changes the value that `left` other values precede.
 fn change(value: &mut Value, left: &mut usize, how: u8, by: u16, more: u8) {
     if *left > 0 {
         *left -= 1;

@@ -1,4 +1,4 @@
-//! A dumped rule: for any bytes from the kernel, the printed line means the same rule.
+//! Fuzzes a dumped rule: for any bytes from the kernel, the printed line means the same rule.
 
 use tc_rules::{Batch, Expected, Filter, Table};
 

@@ -1,4 +1,4 @@
-//! Short texts that operators type: spans of time, delivery modes, kernel releases.
+//! Fuzzes short texts that operators type: time spans, delivery modes, kernel releases.
 
 use model::{DeliveryMode, KernelVersion, Nanoseconds};
 
