@@ -1,15 +1,15 @@
-//! Random edits of a known recording. `NETPOLICY_MUTATIONS=COUNT` and `NETPOLICY_SEED=SEED` select others than
-//! the few that each test run tries.
+//! Tests random edits of a known recording. `NETPOLICY_MUTATIONS=COUNT` and `NETPOLICY_SEED=SEED` select
+//! other edits than the few that each test run tries.
 
 /// The maximum number of edits of a recording, six bytes each.
 const EDITS_MAX: u64 = 2;
 
-/// A number from the environment.
+/// Returns a number from the environment.
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}: a number")))
 }
 
-/// The next pseudo-random number: splitmix64.
+/// Returns the next pseudo-random number: splitmix64.
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (*state ^ *state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,7 +24,7 @@ fn commands_survive_mutated_recordings() {
     let seed = number("NETPOLICY_SEED", 1);
     let mut state = seed.wrapping_mul(0x0001_0000_0000_0000);
     for nth in 0..count {
-        // One of 64 is the whole recording.
+        // One input of 64 edits the whole recording.
         let mut input = vec![if next(&mut state).is_multiple_of(64) { b'~' } else { b'-' }];
         for _ in 0..=next(&mut state) % EDITS_MAX {
             input.extend(&next(&mut state).to_le_bytes()[..6]);

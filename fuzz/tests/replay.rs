@@ -1,5 +1,5 @@
-//! Replays the corpus and past failures of every target: a test must not fail by chance, so it does not
-//! search.
+//! Replays the corpus and past failures of every target. It does not search for new inputs, because a test
+//! must not fail by chance.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ fn folder(of: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(of)
 }
 
-/// The contents of a directory, if it exists.
+/// Returns the paths in a directory; none if the directory does not exist.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten();
     entries.map(|entry| entry.expect("an entry").path()).collect()
