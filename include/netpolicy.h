@@ -14,8 +14,8 @@
 /*
  * setsockopt(socket, SOL_SOCKET, SO_NETPOLICY, &policy, sizeof(int)), and getsockopt() likewise.
  *
- * EINVAL: the value is none of the policies below, or is shorter than an int. EPERM: this user may not choose
- * the policy.
+ * EINVAL: the value is not one of the policies below, or is shorter than an int. EPERM: this user
+ * may not choose the policy.
  */
 #define SO_NETPOLICY 0x4e50
 
@@ -28,7 +28,7 @@
 #define PR_GET_NETPOLICY 0x4e504f4d
 #define NETPOLICY_IS_SET 0x100
 
-/* The numbers of 2016, and one new number. */
+/* The policies' numbers from 2016, and one new number. */
 enum netpolicy_name {
 	NET_POLICY_NONE = 0,	/* The kernel's default. */
 	NET_POLICY_CPU = 1,	/* High throughput at low CPU time. */
