@@ -11,7 +11,7 @@ use session::{Exit, Fault};
 
 use crate::unique::Unique;
 
-/// Maximum size of uncompressed evidence: ten thousand runs.
+/// The maximum size of uncompressed evidence, which is enough for ten thousand runs.
 pub(crate) const EVIDENCE_BYTES_MAX: u64 = 256 << 20;
 
 /// The magic number of a gzip file: RFC 1952, 2.3.1.
@@ -39,12 +39,12 @@ pub(crate) fn read(path: &Path) -> Result<Written, Fault> {
     of(path, &bytes)
 }
 
-/// Maximum number of characters printed of a parse error.
+/// The maximum number of characters to print of a parse error.
 const ERROR_CHARS_MAX: usize = 300;
 /// The byte order mark that some editors write.
 const MARK: &str = "\u{feff}";
 
-/// Whether the bytes begin like evidence, compressed or not, or like any other JSON.
+/// Returns whether the bytes begin like evidence, compressed or not, or like any other JSON.
 pub(crate) fn is_evidence(bytes: &[u8]) -> bool {
     let text = bytes.strip_prefix(MARK.as_bytes()).unwrap_or(bytes).trim_ascii_start();
     bytes.starts_with(&GZIP_MAGIC) || matches!(text.first(), Some(b'{' | b'['))
@@ -59,7 +59,7 @@ pub(crate) fn of(path: &Path, bytes: &[u8]) -> Result<Written, Fault> {
 
 fn written(path: &Path, text: &str) -> Result<Written, Fault> {
     let wrong = |words: String| Fault::new(Exit::Usage, format!("{}: {words}", path.display()));
-    // Such an error quotes text of the file, of any length.
+    // The parser's error quotes text of the file, which may have any length.
     let shortened =
         |error: serde_json::Error| error.to_string().chars().take(ERROR_CHARS_MAX).collect::<String>();
     let no_evidence = |error| wrong(format!("not bench evidence: {}", shortened(error)));
@@ -87,8 +87,8 @@ fn written(path: &Path, text: &str) -> Result<Written, Fault> {
     serde_json::from_value(value).map(Written::Results).map_err(no_evidence)
 }
 
-/// Returns the text of a file, uncompressed if needed. The limit applies to the uncompressed size: a few
-/// bytes can expand to any length.
+/// Returns the text of a file, decompressed if needed. The limit applies to the decompressed size, because a
+/// few bytes can expand to any length.
 fn unpacked(mut file: impl BufRead, bytes_max: u64) -> io::Result<String> {
     let mut text = String::new();
     let length = match file.fill_buf()?.starts_with(&GZIP_MAGIC) {

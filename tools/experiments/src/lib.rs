@@ -1,10 +1,11 @@
-//! The experiments: benches of delivery modes and policies, and predictions of the simulator; with their options
-//! and reports.
+//! The experiments: benches of delivery modes and policies, and predictions of the simulator, with their
+//! options and reports.
 //!
-//! This crate drives sessions in labs of its own to apply and measure settings. Only the command line depends on it.
+//! This crate runs sessions in its own labs to apply and measure settings. Only the command line depends on
+//! it.
 //!
 //! Read in this order: [`mod@bench`] (stages: one cell of an experiment), [`campaigns`] (whole experiments),
-//! [`scenario_file`] and [`simulations`] (the same, predicted), [`reports`].
+//! [`scenario_file`] and [`simulations`] (predictions instead of measurements), [`reports`].
 #![forbid(unsafe_code)]
 
 pub mod bench;

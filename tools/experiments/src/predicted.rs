@@ -1,4 +1,5 @@
-//! Predictions for a point and their comparison with measurements: made by simulations, shown by reports.
+//! The prediction for a point and its comparison with measurements. Simulations make predictions; reports
+//! show them.
 
 use model::Evidence;
 use schemars::JsonSchema;
@@ -13,22 +14,22 @@ pub(crate) struct Prediction {
     pub(crate) name: String,
     /// The offered load.
     pub(crate) load: String,
-    /// Whether costs and clients were fitted to the scenario's own host; if not, they come from another host.
+    /// Whether the parameters were fitted to the scenario's own host; if not, they come from another host.
     pub(crate) calibrated: bool,
-    /// Threads without a queue, which therefore idle.
+    /// The number of threads that idle because they have no queue.
     pub(crate) idle_threads: u32,
     /// One value per metric.
     pub(crate) values: Vec<Predicted>,
-    /// Growth of the backlog in requests per second, if the server does not keep up. There is no steady state
-    /// then, and response times reflect how long was simulated, not how long requests take.
+    /// The growth of the backlog in requests per second, if the server does not keep up. In that case, there
+    /// is no steady state, and response times reflect how long was simulated, not how long requests take.
     pub(crate) backlog_growth: Option<f64>,
-    /// Whether seeds disagree: the point has two modes, and no average describes it.
+    /// Whether runs with different seeds disagree: the point has two modes, and no average describes it.
     pub(crate) bistable: bool,
     /// Whether slightly more load would change the result drastically.
     pub(crate) knee: bool,
     /// Packets lost to full rings, per second.
     pub(crate) drops: f64,
-    /// The run with the first seed.
+    /// The evidence of the run with the first seed.
     pub(crate) evidence: Evidence,
 }
 
@@ -41,7 +42,7 @@ pub(crate) struct Predicted {
     pub(crate) metric: Metric,
     /// The predicted value, in the metric's unit.
     pub(crate) value: f64,
-    /// The range over seeds and sets of parameters; `None` for a single run, which has none.
+    /// The range over seeds and parameter sets; `None` if there was only a single run.
     pub(crate) range: Option<Range>,
 }
 
@@ -59,7 +60,7 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Whether a value is within the range.
+    /// Returns whether a value is within the range.
     pub(crate) fn holds(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
@@ -91,9 +92,9 @@ pub(crate) struct SummaryLine {
     pub(crate) median: f64,
     pub(crate) p90: f64,
     pub(crate) worst: f64,
-    /// Number of values with a 90 % interval.
+    /// The number of values with a 90 % interval.
     pub(crate) intervals: usize,
-    /// How many of them lie within it.
+    /// The number of values that lie within their 90 % interval.
     pub(crate) inside: usize,
 }
 
@@ -111,7 +112,7 @@ pub(crate) struct Coverage {
     pub(crate) inside: usize,
 }
 
-/// The error of a prediction: in percent, or in percentage points for shares of CPU time.
+/// Returns the error of a prediction: in percent, or in percentage points for shares of CPU time.
 pub(crate) fn error(metric: Metric, measured: f64, predicted: f64) -> f64 {
     match metric {
         Metric::Cpu => predicted - measured,

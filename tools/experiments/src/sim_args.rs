@@ -36,13 +36,13 @@ pub struct SimEffort {
     #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub seed: u64,
-    /// Number of the scenario's parameter sets that are simulated in addition, for the intervals.
+    /// How many of the scenario's other parameter sets to simulate, too, for the intervals.
     #[arg(long, value_name = "N", default_value_t = 4, allow_hyphen_values = true)]
     pub samples: usize,
-    /// Simulated time of the measurement.
+    /// How much simulated time to measure.
     #[arg(long, value_name = "SPAN", default_value = "400ms", allow_hyphen_values = true, value_parser = window)]
     pub window: Nanoseconds,
-    /// Simulated time before the measurement.
+    /// How much time to simulate before measuring.
     #[arg(long, value_name = "SPAN", default_value = "300ms", allow_hyphen_values = true, value_parser = span)]
     pub warmup: Nanoseconds,
     /// Do not simulate a higher load to check whether a point is at the knee.
@@ -88,7 +88,7 @@ pub struct SimRun {
     /// given more than once: every combination is predicted.
     #[arg(long, value_name = "KEY=A,B,...")]
     pub sweep: Vec<String>,
-    /// Fitted parameters, as written by `sim calibrate --write`, instead of the scenario's.
+    /// Fitted parameters, as written by `sim calibrate --write`, to use instead of the scenario's.
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
     /// First run each point with checks: packets are conserved, masked interrupts do not fire, budgets are
@@ -117,7 +117,7 @@ pub struct SimCalibrate {
     /// A scenario file, or the name of a shipped one.
     #[arg(value_name = "SCENARIO")]
     pub scenario: PathBuf,
-    /// A table of measured rows instead of the scenario's, or the evidence of `bench memcached`.
+    /// A table of measured rows, or the evidence of `bench memcached`, to use instead of the scenario's rows.
     #[arg(long, value_name = "FILE")]
     pub measured: Option<PathBuf>,
     /// Start with the parameters from an earlier fit instead of the scenario's; they are included in the
@@ -160,16 +160,16 @@ pub struct SimValidate {
     /// A scenario file, or the name of a shipped one.
     #[arg(value_name = "SCENARIO", default_value = "irq-suspension")]
     pub scenario: PathBuf,
-    /// A table of measured rows instead of the scenario's, or the evidence of `bench memcached`.
+    /// A table of measured rows, or the evidence of `bench memcached`, to use instead of the scenario's rows.
     #[arg(long, value_name = "FILE")]
     pub measured: Option<PathBuf>,
-    /// Fitted parameters, as written by `sim calibrate --write`, instead of the scenario's.
+    /// Fitted parameters, as written by `sim calibrate --write`, to use instead of the scenario's.
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
     /// Also write curves and tables to this file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// The extent of the simulation.
+    /// How much to simulate.
     #[command(flatten)]
     pub effort: SimEffort,
 }

@@ -1,4 +1,4 @@
-//! The command line of `bench`.
+//! Defines the command line of `bench`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -58,16 +58,17 @@ Examples:
   netpolicy bench report day.jsonl --report day.html
   netpolicy bench report monday.json tuesday.json --gates wanted.gates")]
 pub struct FromEvidence {
-    /// The output of a bench with `--json` or `-o json`, plain or compressed with gzip; - for standard input.
-    /// The evidence of several benches with netpolicy's own server is shown side by side. Or the output of
-    /// `watch` or `compare` with --record.
+    /// The output of a bench with `--json` or `-o json`, plain or compressed with gzip, or `-` for standard
+    /// input. Several benches with netpolicy's own server are shown side by side. The output of `watch` or
+    /// `compare` with --record is accepted, too.
     #[arg(value_name = "FILE", required = true)]
     pub evidence: Vec<PathBuf>,
-    /// Required ratios between configurations, for the benches with netpolicy's own server.
+    /// A file with required ratios between configurations, for the benches with netpolicy's own server.
     #[arg(long, value_name = "FILE")]
     pub gates: Option<PathBuf>,
-    /// Instead of the table, list for each pair of configurations of `bench memcached` whether it has the same
-    /// order as in the measured rows of this scenario: a file, or irq-suspension for those of the document.
+    /// Instead of the table, list for each pair of configurations of `bench memcached` whether they are in
+    /// the same order as in the measured rows of this scenario: a file, or irq-suspension for the rows of the
+    /// document.
     #[arg(long, value_name = "SCENARIO", conflicts_with_all = ["gates", "report"])]
     pub orderings: Option<PathBuf>,
     /// Write a report to this file: a self-contained HTML page.
@@ -77,9 +78,9 @@ pub struct FromEvidence {
 
 /// Measure memcached's response times and CPU cost under delivery modes.
 ///
-/// This runs in a lab: two network namespaces connected by a veth, the distribution's memcached on one side,
-/// the load generator on the other. Every run observes, plans, commits, measures, restores and compares.
-/// Nothing is left behind, even if the bench is killed.
+/// This runs in a lab: two network namespaces connected by a veth, with the distribution's memcached on one
+/// side and the load generator on the other. Every run observes, plans, commits, measures, restores and
+/// compares. Nothing is left behind, even if the bench is killed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -119,13 +120,13 @@ pub struct Memcached {
     /// Also measure in closed loop, with the server's maximum throughput.
     #[arg(long)]
     pub max: bool,
-    /// Runs of each configuration at each load [default: 5, with --short 3].
+    /// How often to run each configuration at each load [default: 5, with --short 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub repeats: Option<u32>,
-    /// Measured time of a run [default: 5s, with --short 800ms].
+    /// How long to measure in each run [default: 5s, with --short 800ms].
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub seconds: Option<Nanoseconds>,
-    /// Warm-up time of a run [default: 1s, with --short 200ms].
+    /// How long to warm up before measuring in each run [default: 1s, with --short 200ms].
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub warmup: Option<Nanoseconds>,
     /// Client threads [default: one per client CPU].
@@ -170,7 +171,7 @@ pub struct Memcached {
     /// Apply the mode to the client, too: its threads and its device.
     #[arg(long, requires = "server")]
     pub both_sides: bool,
-    /// Measure a memcached that is already running there, and store the bench's keys in it.
+    /// Measure a memcached that is already running on the server, and store the bench's keys in it.
     #[arg(long, value_name = "NAME|PORT", requires = "server", conflicts_with = "server_threads")]
     pub service: Option<String>,
     /// Count neither which context delivers the packets nor the events that each epoll_wait of the server
@@ -180,7 +181,8 @@ pub struct Memcached {
     /// Write a report to this file: a self-contained HTML page.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Write the evidence of every run to this file, as JSON. Until the end, runs are in FILE.runs.
+    /// Write the evidence of every run to this file, as JSON. While the bench is running, the runs are in
+    /// FILE.runs.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Continue an experiment that was killed or interrupted: make the runs that are missing from the file of
@@ -190,7 +192,7 @@ pub struct Memcached {
 }
 
 impl Memcached {
-    /// The configurations, in display order.
+    /// Returns the configurations, in display order.
     pub fn modes(&self) -> Vec<DeliveryMode> {
         match (self.matrix, self.mode.is_empty()) {
             (true, _) => DeliveryMode::DOCUMENT.to_vec(),
@@ -199,7 +201,7 @@ impl Memcached {
         }
     }
 
-    /// The loads, in display order.
+    /// Returns the loads, in display order.
     pub fn loads(&self) -> Vec<Load> {
         let mut loads = self.rate.clone();
         if loads.is_empty() && !self.max {
@@ -216,7 +218,7 @@ impl Memcached {
         loads
     }
 
-    /// The loads on a machine with this capacity, each once.
+    /// Returns the loads on a machine with this capacity, without duplicates.
     pub fn loads_on(&self, requests_per_second: f64) -> Vec<OfferedLoad> {
         let mut loads: Vec<OfferedLoad> = Vec::new();
         for load in self.loads().iter().map(|load| load.on(requests_per_second)) {
@@ -227,8 +229,8 @@ impl Memcached {
         loads
     }
 
-    /// The options that change what is measured and are not part of configurations, loads or workload, by
-    /// name.
+    /// Returns, by name, the options that change what is measured but are not part of the configurations, the
+    /// loads or the workload.
     pub fn options_of_stage(&self) -> BTreeMap<String, String> {
         fn text<T: ToString>(value: Option<&T>) -> Option<String> {
             value.map(ToString::to_string)
@@ -250,18 +252,18 @@ impl Memcached {
         given.collect()
     }
 
-    /// How often each configuration runs at each load.
+    /// Returns how often each configuration runs at each load.
     pub fn rounds(&self) -> u32 {
         self.repeats.unwrap_or(if self.short { 3 } else { 5 })
     }
 
-    /// The time after which no further run starts: three minutes, less the time for one run and for writing
-    /// the files.
+    /// Returns the time after which no further run starts: three minutes, less the time for one run and for
+    /// writing the files.
     pub fn time_for_all(&self) -> Option<Duration> {
         self.short.then_some(Duration::from_secs(170))
     }
 
-    /// The workload of a run, with `threads` client threads unless the operator chose a number.
+    /// Returns the workload of a run, with `threads` client threads unless the operator chose a number.
     pub fn workload(&self, threads: u32) -> MemcachedWorkload {
         let millis = |short, long| Nanoseconds::from_millis(if self.short { short } else { long });
         MemcachedWorkload {

@@ -1,4 +1,4 @@
-//! Background work on the same CPUs, with a known load and a time limit.
+//! Runs background work on the same CPUs, with a known load and a time limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use linux::KernelError;
 use model::CpuSet;
 
-/// Length of a work and rest cycle.
+/// The length of a cycle of work and rest.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// Time limit after which a hog exits on its own, however the run ends.
+/// The time after which a thread of background work exits by itself, however the run ends.
 const LIFE_MAX: Duration = Duration::from_secs(600);
 
 /// The background work that runs next to the server.
@@ -21,7 +21,7 @@ pub(crate) struct Background {
     pub(crate) hogs: u32,
     /// CPU use of each thread, in percent.
     pub(crate) duty: u32,
-    /// The CPUs on which they may run.
+    /// The CPUs on which the threads may run.
     pub(crate) cpus: CpuSet,
 }
 
@@ -49,7 +49,8 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for hog in self.hogs.drain(..) {
-            // A hog that could not be pinned has not run; the panic hook has reported a hog that panicked.
+            // Ignore failures: a thread that could not be pinned has not run, and the panic hook has reported
+            // a thread that panicked.
             let _ = hog.join();
         }
     }

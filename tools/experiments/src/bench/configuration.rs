@@ -20,29 +20,29 @@ pub enum Configuration {
     Threaded {
         /// Where the threads may run.
         place: Place,
-        /// Whether they have the real-time class [`Configuration::REAL_TIME`].
+        /// Whether the threads have the real-time class [`Configuration::REAL_TIME`].
         real_time: bool,
     },
-    /// The kernel threads never sleep.
+    /// Each NAPI is polled by a kernel thread that never sleeps.
     ThreadedBusy,
     /// The server busy-polls for events and never sleeps.
     UserBusy,
-    /// Polling in a workqueue, which only a kernel for tests can do.
+    /// A workqueue polls, which only a test kernel supports.
     Workqueue(Workqueue),
 }
 
 /// Where the kernel threads of NAPIs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Where the scheduler puts them.
+    /// On the CPUs that the scheduler selects.
     Anywhere,
-    /// Each on one CPU of the set in `--kthread-cpus`, in turn.
+    /// Each thread on one CPU of the set in `--kthread-cpus`, in turn.
     Pinned,
-    /// All on this CPU.
+    /// All threads on this CPU.
     On(Cpu),
 }
 
-/// Delivery modes for a help text: by name, with `X` for a time.
+/// Formats delivery modes for a help text: by name, with `X` for a time.
 pub(super) fn in_help(lists: impl Fn(DeliveryMode) -> bool) -> String {
     let modes = DeliveryMode::EACH.into_iter().zip(DeliveryMode::names()).filter(|(mode, _)| lists(*mode));
     let names: Vec<String> = modes
@@ -55,12 +55,12 @@ pub(super) fn in_help(lists: impl Fn(DeliveryMode) -> bool) -> String {
 }
 
 impl Configuration {
-    /// The configurations that the epoll document compares, and those of the other documents that suit the
-    /// same server.
+    /// The configurations that the epoll document compares, and those of the other documents that can be
+    /// measured with the same server.
     pub(crate) const RR_MATRIX: [&str; 7] =
         ["base", "defer20", "suspend20", "threaded", "threaded-busy", "eventbusy", "userbusy"];
 
-    /// The configurations that the document on threaded NAPI compares, plus the busy variant that the kernel
+    /// The configurations that the document on threaded NAPI compares, and the busy variant that the kernel
     /// has gained since then.
     pub(crate) const THREADED_MATRIX: [Self; 5] = [
         Self::Softirq,
@@ -70,10 +70,10 @@ impl Configuration {
         Self::Workqueue(Workqueue::Unbound),
     ];
 
-    /// The class of `+fifo`.
+    /// The scheduling class that `+fifo` selects.
     pub(crate) const REAL_TIME: Scheduling = Scheduling::Fifo(50);
 
-    /// The reason why this kernel can never measure the configuration; `None` if it may be able to.
+    /// Returns the reason why this kernel can never measure the configuration; `None` if it may be able to.
     pub(crate) fn impossible(self) -> Option<&'static str> {
         match self {
             Self::Workqueue(_) => workqueue::impossible(),
@@ -83,7 +83,7 @@ impl Configuration {
         }
     }
 
-    /// Timeout of the server's `epoll_wait`; `None` for no timeout.
+    /// Returns the timeout of the server's `epoll_wait`; `None` for no timeout.
     pub(crate) fn wait_at_most(self) -> Option<Nanoseconds> {
         match self {
             Self::Mode(mode) => mode.params().epoll_wait_cap,
@@ -92,7 +92,8 @@ impl Configuration {
         }
     }
 
-    /// Which kernel threads, if any, poll NAPIs instead of softirqs. A workqueue polls NAPIs that have one.
+    /// Returns which kernel threads, if any, poll NAPIs instead of softirqs. A workqueue polls the NAPIs that
+    /// have a thread.
     pub(crate) const fn threading(self) -> Threading {
         match self {
             Self::Threaded { .. } | Self::Workqueue(_) => Threading::On,
@@ -124,10 +125,10 @@ impl fmt::Display for Configuration {
     }
 }
 
-/// After `threaded`: each thread on one CPU of `--kthread-cpus`.
+/// The text after `threaded` that pins each thread to one CPU of `--kthread-cpus`.
 const PINNED: &str = "+pinned";
 
-/// After `threaded` and its place: the real-time class.
+/// The text after `threaded` and its place that selects the real-time class.
 const FIFO: &str = "+fifo";
 
 /// Parses `threaded`, a place and a class.

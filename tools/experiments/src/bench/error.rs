@@ -10,7 +10,7 @@ use session::{Exit, Fault};
 /// The reason why a run failed or the host could not be restored.
 #[derive(Debug)]
 pub(crate) enum BenchError {
-    /// The operator interrupted it.
+    /// The operator interrupted the run.
     Interrupted(linux::Signal),
     /// The time limit for all runs has expired.
     TimeUp,

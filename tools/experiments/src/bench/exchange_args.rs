@@ -1,4 +1,4 @@
-//! The command line of the benches with netpolicy's own server.
+//! Defines the command line of the benches with netpolicy's own server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ Examples:
   netpolicy bench tcp-rr --mode base,suspend20 --size 1,5K,1M --rate 40%,max
   netpolicy bench tcp-rr --loopback --mode base,userbusy --flows 15,30,60")]
 pub struct TcpRr {
-    /// Sizes of requests and answers; several are measured one after another.
+    /// Sizes of requests and answers. With several, each is measured in turn.
     #[arg(long, value_name = "SIZE[/SIZE],...", value_delimiter = ',', default_value = "1")]
     pub size: Vec<Sizes>,
     /// The options that all of these benches share.
@@ -35,7 +35,7 @@ pub struct TcpRr {
 /// Measure throughput in one direction, like neper's tcp_stream.
 ///
 /// Like tcp-rr, with large blocks, many of them outstanding on each connection; the receiver confirms each
-/// with a byte. The rate is in gigabits of blocks per second; the response time is the time until the
+/// block with a byte. The rate is in gigabits of blocks per second; the response time is the time until the
 /// confirmation.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -66,7 +66,7 @@ Examples:
   netpolicy bench udp-rr --matrix --flows 1,16,64 --report udp.html
   netpolicy bench udp-rr --mode base,suspend20 --size 64/512 --rate 40%,max")]
 pub struct UdpRr {
-    /// Sizes of requests and answers, at least 8 bytes; several are measured one after another.
+    /// Sizes of requests and answers, at least 8 bytes. With several, each is measured in turn.
     #[arg(long, value_name = "SIZE[/SIZE],...", value_delimiter = ',', default_value = "64")]
     pub size: Vec<Sizes>,
     /// The options that all of these benches share.
@@ -109,7 +109,7 @@ Examples:
   netpolicy bench threaded --matrix --background 2 --report threaded.html
   netpolicy bench threaded --mode softirq,threaded+pinned --kthread-cpus 0 --size 1 --rate 30%")]
 pub struct Threaded {
-    /// Sizes of requests and answers; several are measured one after another.
+    /// Sizes of requests and answers. With several, each is measured in turn.
     #[arg(long, value_name = "SIZE[/SIZE],...", value_delimiter = ',', default_value = "1,5K,1M")]
     pub size: Vec<Sizes>,
     /// With --matrix, omit the letter's second table.
@@ -121,23 +121,23 @@ pub struct Threaded {
 }
 
 impl Threaded {
-    /// How many bytes of the bench's own file are used.
+    /// The size of the bench's own file that is used, in bytes.
     pub(crate) const STORAGE_BYTES: u64 = 64 << 20;
 
-    /// Whether the storage table of the document is measured, too.
+    /// Returns whether to measure the storage table of the document, too.
     pub(crate) const fn has_storage(&self) -> bool {
         self.common.matrix && !self.no_storage
     }
 }
 
-/// Operation sizes of the document's storage table.
+/// The operation sizes in the document's storage table.
 const LETTERS_OPS: [Bytes; 3] = [Bytes(4 << 10), Bytes(64 << 10), Bytes(1 << 20)];
 
-/// The document states neither the share of writes nor the number of connections.
+/// The share of writes. The document states neither this share nor the number of connections.
 const STORAGE_WRITES: f64 = 0.5;
 const STORAGE_FLOWS: u32 = 16;
 
-/// One experiment per operation size and number of connections.
+/// Creates one experiment for each operation size and number of connections.
 fn operations(ops: &[Bytes], common: &Common, threads: u32, write_share: f64, span_bytes: u64) -> Vec<Case> {
     let flows = common.flows_or(STORAGE_FLOWS);
     let case = |op: &Bytes, flows: u32| Case {
@@ -164,7 +164,7 @@ Examples:
   netpolicy bench storage --mode softirq,threaded --op 4K,64K,1M --rate 200
   netpolicy bench storage --file /dev/nvme1n1 --write-ratio 0 --rate 2K")]
 pub struct Storage {
-    /// Bytes per operation; several sizes are measured one after another.
+    /// Bytes per operation. With several sizes, each is measured in turn.
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "4K,64K,1M")]
     pub op: Vec<Bytes>,
     /// The share of operations that write, 0 to 1.
@@ -180,7 +180,7 @@ pub struct Storage {
     /// Directory of the temporary file.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp", conflicts_with = "file")]
     pub dir: PathBuf,
-    /// Size of the part of the file that is used, from its beginning.
+    /// How much of the file to use, from its beginning.
     #[arg(long, value_name = "SIZE", default_value = "64M")]
     pub span: Bytes,
     /// The options that all of these benches share.
@@ -201,19 +201,21 @@ pub struct Serve {
     /// The address to listen on.
     #[arg(long, value_name = "ADDRESS:PORT", required_unless_present = "stdio")]
     pub listen: Option<SocketAddr>,
-    /// Act as the other machine of benches with --server HOST:PORT, for clients that have the token in this file.
+    /// Act as the server machine of benches with --server HOST:PORT, for clients that have the token in this
+    /// file.
     #[arg(long, value_name = "FILE", requires = "listen", conflicts_with_all = ["threads", "cpus", "size", "udp", "storage", "writable", "in_a_row", "wait_at_most", "service_time"])]
     pub token: Option<PathBuf>,
-    /// Act as the other machine of a bench with --server ssh:HOST, whose requests come on standard input.
+    /// Act as the server machine of a bench with --server ssh:HOST, which sends its requests to standard
+    /// input.
     #[arg(long, exclusive = true)]
     pub stdio: bool,
-    /// Standard input is a connection that this command has accepted.
+    /// Treat standard input as a connection that this command has accepted.
     #[arg(long, hide = true, requires = "token")]
     pub accepted: bool,
     /// Threads, each with a separate epoll.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads: u32,
-    /// The CPUs that it may run on [default: all].
+    /// The CPUs that the server may run on [default: all].
     #[arg(long, value_name = "CPUS")]
     pub cpus: Option<CpuSet>,
     /// Size of requests and answers [default: 1; with --udp 64].
@@ -225,10 +227,10 @@ pub struct Serve {
     /// Serve this file or block device instead.
     #[arg(long, value_name = "PATH")]
     pub storage: Option<PathBuf>,
-    /// Allow writing to it.
+    /// Allow clients to write to the file or block device of --storage.
     #[arg(long, requires = "storage")]
     pub writable: bool,
-    /// Consecutive connections that are assigned to the same thread before the next one.
+    /// How many consecutive connections to assign to a thread before the next thread gets one.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub in_a_row: u32,
     /// Maximum sleep of one epoll_wait, such as 1ms; with 0s it never sleeps [default: until an event
@@ -267,23 +269,23 @@ pub struct Common {
     /// device. Otherwise its threads sleep.
     #[arg(long, requires = "own_client", conflicts_with = "spin")]
     pub both_sides: bool,
-    /// Each client thread uses one server thread; otherwise all.
+    /// Let each client thread use only one server thread; otherwise it uses all of them.
     #[arg(long)]
     pub partners: bool,
-    /// Connections of all client threads together; several numbers are measured one after another.
+    /// Connections of all client threads together. With several numbers, each is measured in turn.
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     pub flows: Vec<u32>,
     /// Loads: requests per second, such as 50K; a share of the maximum under the first configuration, such as
     /// 40%; or max (closed loop).
     #[arg(long, value_name = "LOAD,...", value_delimiter = ',')]
     pub rate: Vec<Load>,
-    /// Runs of each configuration at each load.
+    /// How often to run each configuration at each load.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub repeats: u32,
-    /// Measured time of a run.
+    /// How long to measure in each run.
     #[arg(long, value_name = "SPAN", default_value = "2s", value_parser = span)]
     pub seconds: Nanoseconds,
-    /// Warm-up time of a run.
+    /// How long to warm up before measuring in each run.
     #[arg(long, value_name = "SPAN", default_value = "200ms", value_parser = span)]
     pub warmup: Nanoseconds,
     /// Client threads, never more than connections [default: one per client CPU].
@@ -337,8 +339,8 @@ pub struct Common {
 }
 
 impl Common {
-    /// The pace of a run, with `threads` client threads unless the operator chose a number, but never more
-    /// than connections.
+    /// Returns the pace of a run, with `threads` client threads unless the operator chose a number, but never
+    /// more threads than connections.
     fn pace(&self, threads: u32, flows: u32, depth: u32) -> Pace {
         Pace {
             threads: self.threads.unwrap_or(threads).min(flows.max(1)),
@@ -353,41 +355,41 @@ impl Common {
         }
     }
 
-    /// The numbers of connections.
+    /// Returns the numbers of connections to measure.
     fn flows_or(&self, default: u32) -> Vec<u32> {
         if self.flows.is_empty() { vec![default] } else { self.flows.clone() }
     }
 }
 
-/// One experiment of a grid.
+/// One experiment of a bench.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Case {
-    /// The name that distinguishes it.
+    /// The name that distinguishes the experiment from the others of the bench.
     pub(crate) name: String,
-    /// The workload of its runs.
+    /// The workload of the experiment's runs.
     pub(crate) workload: Workload,
 }
 
-/// A bench with netpolicy's own server: the configurations it compares, and the workloads.
+/// A bench with netpolicy's own server: the configurations to compare, and the workloads.
 pub(crate) trait Compares {
-    /// The title of its report.
+    /// The title of the bench's report.
     const TITLE: &'static str;
-    /// The option that sets the length of its requests, blocks or operations.
+    /// The option that sets the length of the bench's requests, blocks or operations.
     const SIZE: &'static str = "--size";
-    /// The loads if the operator gives none.
+    /// Returns the loads to use if the operator gives none.
     const LOADS: &'static [Load];
-    /// The options that all benches share.
+    /// Returns the options that all benches share.
     fn common(&self) -> &Common;
-    /// One experiment per size and number of flows, with `threads` client threads on a machine with `cpus`
-    /// CPUs.
+    /// Creates one experiment for each size and number of flows, with `threads` client threads on a machine
+    /// with `cpus` CPUs.
     fn cases(&self, threads: u32, cpus: u32) -> Vec<Case>;
 
-    /// The configurations of its `--matrix`.
+    /// Returns the configurations of the bench's `--matrix`.
     fn matrix(&self) -> Vec<Configuration> {
         Configuration::RR_MATRIX.iter().filter_map(|name| name.parse().ok()).collect()
     }
 
-    /// The configurations, in display order; the others are compared with the first.
+    /// Returns the configurations, in display order. All others are compared with the first.
     fn configurations(&self) -> Vec<Configuration> {
         let common = self.common();
         match (common.matrix, common.mode.is_empty()) {
@@ -397,14 +399,14 @@ pub(crate) trait Compares {
         }
     }
 
-    /// The loads, in display order.
+    /// Returns the loads, in display order.
     fn loads(&self) -> Vec<Load> {
         let rate = &self.common().rate;
         if rate.is_empty() { Self::LOADS.to_vec() } else { rate.clone() }
     }
 }
 
-/// One experiment per size and number of connections.
+/// Creates one experiment for each size and number of connections.
 fn exchanges(
     workload: fn(ExchangeWorkload) -> Workload,
     sizes: &[Sizes],
@@ -424,7 +426,7 @@ fn exchanges(
     sizes.iter().flat_map(|size| flows.iter().map(move |&flows| case(size, flows))).collect()
 }
 
-/// One experiment per number of connections: blocks in one direction, each with a confirmation.
+/// Creates one experiment for each number of connections: blocks in one direction, each with a confirmation.
 fn streams(
     workload: fn(ExchangeWorkload) -> Workload,
     (block, confirmation): (Bytes, u32),
@@ -501,7 +503,8 @@ impl Compares for Threaded {
     }
 
     fn cases(&self, threads: u32, cpus: u32) -> Vec<Case> {
-        // The cover letter of threaded NAPI uses 1000 flows on 56 hyper-threads; scaled to the CPUs here.
+        // The cover letter of threaded NAPI uses 1000 flows on 56 hyper-threads. Scale that number to the
+        // CPUs of this machine.
         let flows = (cpus * 1000).div_ceil(56).max(threads);
         let mut cases = exchanges(Workload::TcpRr, &self.size, &self.common, threads, flows);
         if self.has_storage() {

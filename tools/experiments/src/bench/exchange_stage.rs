@@ -1,5 +1,5 @@
-//! One cell with netpolicy's own server: start it as an ordinary process, apply the configuration from
-//! outside, measure, restore, and compare the host with its previous state.
+//! Runs one cell with netpolicy's own server: starts the server as an ordinary process, applies the
+//! configuration from outside, measures, restores, and compares the host with its previous state.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ use cli::OwnFiles;
 /// The server's port in the lab, where no other process listens.
 const PORT: u16 = 7007;
 
-/// The place of server and client.
+/// Where server and client run.
 enum Place {
     /// In a lab of two namespaces.
     Lab(Box<Lab>),
@@ -47,7 +47,7 @@ pub(crate) struct ExchangeStage<'a> {
     layout: Layout,
     kthread_cpus: CpuSet,
     background: Background,
-    /// Whether the client waits in the same way as the server.
+    /// Whether to apply the configuration to the client's threads, too.
     both_sides: bool,
     threads: u32,
     /// Whether each client thread has its own server thread.
@@ -63,7 +63,7 @@ pub(crate) struct ExchangeStage<'a> {
 
 /// A server with the settings applied to it.
 struct Applied {
-    /// `None` after an interrupt.
+    /// The server; `None` after an interrupt.
     server: Option<ServerProgram>,
     transactions: Vec<TransactionName>,
     workqueue: Option<InForce>,
@@ -154,8 +154,9 @@ impl<'a> ExchangeStage<'a> {
         started.map_err(|error| Fault::failed(error).into())
     }
 
-    /// How many consecutive connections a server thread gets. Client threads connect one after the other, so
-    /// with as many as one client thread opens, each client thread has its own server thread.
+    /// Returns how many consecutive connections a server thread gets. Client threads connect one after the
+    /// other. If the number equals that of one client thread's connections, each client thread has its own
+    /// server thread.
     fn in_a_row(&self) -> u32 {
         let pace = self.workload.pace();
         if self.partners { pace.flows.div_ceil(pace.threads.max(1)) } else { 1 }
@@ -167,7 +168,7 @@ impl<'a> ExchangeStage<'a> {
         Ok(linux::observe(self.place.server(), &processes)?)
     }
 
-    /// Starts the server and applies the configuration. The cell records each step as it is done.
+    /// Starts the server and applies the configuration. Each step is recorded in the cell once it is done.
     fn bring_into(&mut self, configuration: Configuration) -> Result<(), BenchError> {
         let server = self.start(configuration)?;
         let process = server.process();
@@ -252,7 +253,7 @@ impl<'a> ExchangeStage<'a> {
 }
 
 impl Place {
-    /// The directory for files such as the journal.
+    /// Returns the directory for files such as the journal.
     fn files(&self) -> PathBuf {
         match self {
             Self::Lab(lab) => lab.scratch(),
@@ -276,7 +277,7 @@ impl Place {
         }
     }
 
-    /// The address of the next server. On this host, its port was free a moment ago.
+    /// Returns the address of the next server. On this host, its port was free a moment ago.
     fn free_address(&self) -> Result<SocketAddr, Fault> {
         match self {
             Self::Lab(_) => Ok(SocketAddr::new(SERVER_ADDRESS.into(), PORT)),
@@ -296,7 +297,7 @@ fn unsupported(why: &str) -> Fault {
     Fault::new(session::Exit::Unsupported, why.to_owned())
 }
 
-/// Plans a mode's parameters for the server's epolls, the only settings over loopback.
+/// Plans a mode's parameters for the server's epolls, which are the only settings over loopback.
 fn epolls(host: &Host, mode: DeliveryMode) -> Result<Plan, Fault> {
     let because = || Reason::new(format!("the epolls of {mode}"), "netpolicy bench");
     let wanted = mode.params();
@@ -318,7 +319,7 @@ fn epolls(host: &Host, mode: DeliveryMode) -> Result<Plan, Fault> {
 }
 
 /// Plans threaded polling for the NAPIs of a host, with the place and the class of the threads. `cpus` are
-/// those of [`Place::Pinned`].
+/// the CPUs for [`Place::Pinned`].
 pub(crate) fn threads(host: &Host, wanted: Configuration, cpus: &CpuSet) -> Result<Plan, Fault> {
     let because = || Reason::new("kernel threads poll", "netpolicy bench");
     let threading = wanted.threading();
@@ -341,7 +342,7 @@ pub(crate) fn threads(host: &Host, wanted: Configuration, cpus: &CpuSet) -> Resu
             On::Pinned => pinned.next(),
             On::On(cpu) => Some(cpu),
         };
-        // A NAPI without a thread gets one that starts like all of them.
+        // A NAPI without a thread will get one that starts as all threads do.
         let thread = state.kthread.as_ref().or(host.kthread_begins.as_ref());
         let unread = || unsupported("the scheduling of kernel threads could not be read");
         let knob = |knob| Setting::Kthread(queue, knob);
@@ -405,7 +406,7 @@ impl Stage for ExchangeStage<'_> {
         let meters = Meters::of(counters, delivery.as_mut());
         let watch = Watch::new(place.client(), layout, meters).with_client_epolls(client_epolls);
         let beside = background.start().map_err(|error| Fault::file("a background thread", error))?;
-        // Without a server, the run ends immediately instead of after its full time.
+        // On an interrupt, stop the server, so that the run ends immediately instead of after its full time.
         let run = interruptible(
             signals,
             || load::offer(address, &workload, cell.load, &watch),

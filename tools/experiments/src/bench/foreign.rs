@@ -1,4 +1,4 @@
-//! A server of the operator's choice instead of netpolicy's own: how to start it, its protocol, and its load.
+//! Starts and loads a server of the operator's choice instead of netpolicy's own.
 
 use std::fmt;
 use std::process::Command;
@@ -15,14 +15,14 @@ use model::{
 /// Number of keys that requests to redis and memcached use.
 const KEYS: u32 = 10_000;
 
-/// Length of their values, in bytes.
+/// The length of the values of these keys, in bytes.
 const VALUE_BYTES: u32 = 100;
 
 /// The share of requests that set a key.
 const SET_SHARE: f64 = 0.1;
 
-/// Maximum number of outstanding requests per connection in open loop: the client catches up after a pause of
-/// the server.
+/// The maximum number of outstanding requests per connection in open loop. With more than one, the client can
+/// catch up after the server pauses.
 const DEPTH: u32 = 32;
 
 /// A server of the operator's choice, and its load.
@@ -52,23 +52,24 @@ pub struct Foreign {
         conflicts_with_all = ["at_once", "mix", "block", "depth", "server_threads", "short"],
     )]
     pub service: Option<String>,
-    /// The port on which the server listens [default: the only port of a --service].
+    /// The port on which the server listens [default: that of the --service, if it has only one].
     #[arg(long, value_name = "N", requires = "foreign", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// The protocol: redis, http, echo or memcached.
     #[arg(long, value_name = "NAME", requires = "foreign")]
     pub protocol: Option<Protocol>,
-    /// Requests per second, or max for closed loop [default: 20K].
+    /// Requests per second, or max for closed loop. With several rates, each is measured in turn [default:
+    /// 20K].
     #[arg(long, value_name = "RATE,...", requires = "foreign", value_delimiter = ',')]
     pub rate: Vec<OfferedLoad>,
-    /// Number of connections [default: 128].
+    /// Number of connections. With several numbers, each is measured in turn [default: 128].
     #[arg(long, value_name = "N,...", requires = "foreign", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16_384))]
     pub connections: Vec<u32>,
     /// The path to request by HTTP.
     #[arg(long, value_name = "PATH", requires = "foreign", default_value = "/")]
     pub path: String,
-    /// Make the clients poll shortly before a request is due, so that response times are exact; their CPU
-    /// time then hides what a policy saves.
+    /// Make the clients poll shortly before a request is due, so that response times are exact. The CPU time
+    /// of the polling then hides what a policy saves.
     #[arg(long, requires = "foreign")]
     pub punctual: bool,
 }
@@ -107,7 +108,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// A text that is not a protocol.
+/// The error for a text that is not a protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a supported protocol: use redis, http, echo or memcached")]
 pub struct NotAProtocol(String);
@@ -121,18 +122,18 @@ impl FromStr for Protocol {
     }
 }
 
-/// A server to start.
+/// A server of the operator's choice that the bench starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ForeignServer {
     /// The shell command, with the address filled in.
     pub(crate) command: String,
-    /// The port on which it listens.
+    /// The port on which the server listens.
     pub(crate) port: u16,
     pub(crate) protocol: Protocol,
 }
 
 impl ForeignServer {
-    /// The command that starts it; the shell execs the server.
+    /// Returns the command that starts the server. The shell execs the server.
     pub(crate) fn start(&self) -> Command {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", &format!("exec {}", self.command)]);
@@ -141,7 +142,7 @@ impl ForeignServer {
 }
 
 impl Foreign {
-    /// The server to start, if one is given.
+    /// Returns the server to start, if one is given.
     pub(crate) fn server(&self) -> Option<ForeignServer> {
         let (command, port, protocol) = (self.start.as_ref()?, self.port?, self.protocol?);
         let command =
@@ -156,12 +157,12 @@ impl Foreign {
         }
     }
 
-    /// The numbers of connections.
+    /// Returns the numbers of connections to measure.
     pub(crate) fn connections(&self) -> Vec<u32> {
         if self.connections.is_empty() { vec![128] } else { self.connections.clone() }
     }
 
-    /// The workload over this many connections.
+    /// Returns the workload over this many connections.
     pub(crate) fn workload(
         &self,
         protocol: Protocol,
@@ -170,7 +171,7 @@ impl Foreign {
         (request, answer): (u32, u32),
     ) -> Workload {
         let waiting = if self.punctual { Waiting::Sleep } else { Waiting::Block };
-        // In closed loop, there are as many outstanding requests as connections.
+        // In closed loop, each connection has one outstanding request.
         let depth = if self.loads().contains(&OfferedLoad::Max) { 1 } else { DEPTH };
         let pace = Pace {
             threads: 1,

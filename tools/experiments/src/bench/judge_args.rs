@@ -1,4 +1,4 @@
-//! The command line of `bench judge`.
+//! Defines the command line of `bench judge`.
 
 use std::path::PathBuf;
 
@@ -16,13 +16,13 @@ Examples:
   netpolicy bench judge --scenario same-short --seconds 120 --record pairs.jsonl
   netpolicy bench judge --replay pairs.jsonl --trials 10000")]
 pub struct Judge {
-    /// The scenarios [default: all].
+    /// The scenarios to run [default: all].
     #[arg(long, value_name = "SCENARIO,...", value_delimiter = ',')]
     pub scenario: Vec<Scenario>,
-    /// Maximum time of a scenario.
+    /// Maximum time of a scenario, in seconds.
     #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(15..=3_600))]
     pub seconds: u64,
-    /// Number of replayed guards.
+    /// How many guards to replay.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub trials: u32,
     /// Requests per second of all clients together.
@@ -47,7 +47,8 @@ pub struct Judge {
 pub enum Scenario {
     /// Nothing is changed: both candidates are the unchanged host.
     Same,
-    /// The same in windows as short as a guard's: guards are replayed on its pairs.
+    /// Nothing is changed, and the windows are as short as a guard's. Guards are replayed on the pairs of
+    /// this scenario.
     SameShort,
     /// With the second candidate, packets wait for up to 50 us.
     Slower,
@@ -66,7 +67,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// The settings that are compared with the host's current ones.
+    /// Returns the settings to compare with the host's current ones.
     pub(crate) const fn candidate(self) -> &'static str {
         match self {
             Self::Same | Self::SameShort | Self::Hog | Self::Step | Self::Ramp => "current",
@@ -75,7 +76,7 @@ impl Scenario {
         }
     }
 
-    /// The factor on the request rate after this share of the time.
+    /// Returns the factor by which the request rate is multiplied after this share of the time.
     pub(crate) fn load(self, elapsed: f64) -> f64 {
         match self {
             Self::Step | Self::SlowerStep if elapsed >= 0.5 => 2.0,

@@ -1,5 +1,5 @@
-//! One cell of the experiment, through the whole cycle: start the server, observe, plan, commit, measure,
-//! restore, and compare the host with its previous state.
+//! Runs one cell of the experiment, through the whole cycle: starts the server, observes, plans, commits,
+//! measures, restores, and compares the host with its previous state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -27,7 +27,7 @@ use super::layout::Layout;
 use super::watch::{Meters, Watch};
 use crate::Context;
 
-/// Longest wait between checks for signals.
+/// The longest wait between checks for signals.
 const TURN: Duration = Duration::from_millis(50);
 
 /// A lab that runs one server at a time.
@@ -50,7 +50,7 @@ pub(crate) struct LabStage<'a> {
 
 /// A server with the settings applied to it.
 struct Applied {
-    /// `None` after an interrupt.
+    /// The server; `None` after an interrupt.
     server: Option<Server>,
     transaction: Option<TransactionName>,
     /// Every setting of the host before the run.
@@ -58,7 +58,7 @@ struct Applied {
     /// The server's NAPIs.
     napis: BTreeSet<NapiId>,
     cycles: Option<Cycles>,
-    /// The events of its `epoll_wait` calls, if counted.
+    /// The counts of events that the server's `epoll_wait` calls return, if counted.
     epolls: Option<EpollCounts>,
 }
 
@@ -77,7 +77,7 @@ impl<'a> LabStage<'a> {
         let connections = workload.threads.saturating_mul(workload.connections_per_thread);
         let server = MemcachedOptions {
             threads: server_threads,
-            // With a single queue, NAPI ids do not distinguish connections.
+            // With a single queue, NAPI ids would not distinguish connections.
             napi_ids: (queues > 1 && queues == server_threads).then_some(queues),
             cpus: layout.server.clone(),
             connections_max: connections.saturating_add(SPARE_CONNECTIONS),
@@ -102,7 +102,7 @@ impl<'a> LabStage<'a> {
         })
     }
 
-    /// Starts a server and, if requested, the counting of its `epoll_wait` calls.
+    /// Starts a server and, if requested, starts to count the events of its `epoll_wait` calls.
     fn start(&mut self, mode: DeliveryMode) -> Result<(Server, Option<EpollCounts>), BenchError> {
         let mut options = self.server.clone();
         let epolls = preloaded(&mut options, mode, self.counts_epolls, &self.lab.scratch())?;
@@ -114,7 +114,7 @@ impl<'a> LabStage<'a> {
     }
 }
 
-/// Preloads into memcached the libraries that a mode needs, and the one that counts its `epoll_wait` calls.
+/// Makes memcached preload the libraries that a mode needs, and the one that counts its `epoll_wait` calls.
 pub(crate) fn preloaded(
     options: &mut MemcachedOptions,
     mode: DeliveryMode,
@@ -122,10 +122,10 @@ pub(crate) fn preloaded(
     scratch: &Path,
 ) -> Result<Option<EpollCounts>, BenchError> {
     let libraries = scratch.join("lib");
-    // Merge by name: there is only one LD_PRELOAD, however many libraries there are.
+    // Merge the variables by name, because all libraries share one LD_PRELOAD.
     let mut variables = BTreeMap::new();
     if let Some(cap) = mode.params().epoll_wait_cap {
-        // memcached passes its own timeout with each call; only a preloaded library can change it.
+        // memcached passes a timeout with each call, which only a preloaded library can change.
         let library = preload::install(Library::Cap, &libraries)?;
         variables.extend(preload::environment(&library, cap, None));
     }
@@ -143,11 +143,12 @@ pub(crate) fn preloaded(
     Ok(epolls)
 }
 
-/// Connections for the lab's own checks whether memcached answers, in addition to the generator's.
+/// The number of connections, in addition to the generator's, with which the lab checks whether memcached
+/// answers.
 pub(crate) const SPARE_CONNECTIONS: u32 = 64;
 
-/// The policy that requests a delivery mode for a server. Full busy polling may use as many CPUs as it needs:
-/// the lab shows what that costs.
+/// Returns the policy that requests a delivery mode for a server. Full busy polling may use as many CPUs as
+/// it needs: the lab shows what that costs.
 pub(crate) fn policy(server: Pid, mode: DeliveryMode) -> Policy {
     let budget = Budget { polling_cpus: Some(u32::MAX), ..Budget::default() };
     let target = Target::Task(server);
@@ -195,7 +196,7 @@ impl Stage for LabStage<'_> {
             ..Meters::of(counters, delivery.as_mut())
         };
         let watch = Watch::new(lab.client(), layout, meters);
-        // Without a server, the run ends immediately instead of after its full time.
+        // On an interrupt, stop the server, so that the run ends immediately instead of after its full time.
         let run = interruptible(
             signals,
             || load::memcached(address, &workload, cell.load, &watch),
@@ -238,7 +239,7 @@ pub(super) fn delivery_sampler(context: &Context<'_>, is_wanted: bool) -> Option
     loaded.inspect_err(|error| context.console.say(&format!("Poll counts are unavailable: {error}"))).ok()
 }
 
-/// Makes a run. A signal ends it through `end` and becomes its result.
+/// Performs a run. A signal ends the run by calling `end`, and becomes its result.
 pub(crate) fn interruptible<T: Send>(
     signals: &mut Signals,
     run: impl FnOnce() -> Result<T, RunError> + Send,
@@ -273,7 +274,7 @@ fn origin(layout: &Layout, lab: &Lab, server: String, started: u64) -> Origin {
     Origin::Measured(MeasuredOn { host, kernel, machine, server, started })
 }
 
-/// Every setting of a host that a plan can change, with its value.
+/// Returns every setting of a host that a plan can change, with its value.
 pub(crate) fn settings(host: &Host) -> Vec<Setting> {
     let mut settings = Vec::new();
     for queue in host.devices.iter().flat_map(|device| &device.rx_queues).map(|queue| queue.id) {
@@ -315,7 +316,7 @@ pub(crate) fn settings(host: &Host) -> Vec<Setting> {
     settings
 }
 
-/// Describes the settings that differ. Threads that the server has created or ended are ignored.
+/// Describes the settings that differ. Settings of threads that the server has created or ended are ignored.
 pub(crate) fn differences(before: &[Setting], after: &[Setting]) -> Vec<String> {
     let changed = |was: &Setting| {
         let is = after.iter().find(|is| is.same_knob(was))?;

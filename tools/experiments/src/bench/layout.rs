@@ -1,13 +1,13 @@
-//! The division of the CPUs between server and client.
+//! Divides the CPUs between server and client.
 
 use model::{Cpu, CpuSet};
 
-/// The two halves of a machine: interrupts and server must not compete with the generator for CPUs.
+/// The CPUs of server and client: interrupts and server must not compete with the generator for CPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The server's CPUs: the upper half of the bench's CPUs.
     pub server: CpuSet,
-    /// The client's CPUs, the lower half.
+    /// The client's CPUs: the lower half of the bench's CPUs.
     pub client: Vec<Cpu>,
 }
 
@@ -22,12 +22,12 @@ impl Layout {
         }
     }
 
-    /// Whether server and client share a CPU.
+    /// Returns whether server and client share a CPU.
     pub fn is_shared(&self) -> bool {
         self.client.iter().any(|cpu| self.server.contains(*cpu))
     }
 
-    /// The CPUs that a client thread may run on: its own CPU, assigned round robin. If server and client
+    /// Returns the CPUs that a client thread may run on: one CPU, assigned round robin. If server and client
     /// share CPUs, the scheduler places the client's threads among all of the client's CPUs, as it does for
     /// the server's.
     pub fn client_cpus(&self, thread: u32) -> Option<CpuSet> {

@@ -1,4 +1,4 @@
-//! The command line of `bench live`.
+//! Defines the command line of `bench live`.
 
 use std::path::PathBuf;
 
@@ -12,9 +12,9 @@ use super::option::span;
 /// Compare the measurements of `watch` with the truth on the wire.
 ///
 /// In a lab, memcached receives requests in open and closed loops under delivery modes. Meanwhile it is
-/// measured by the method of `watch` and at both ends of the wire: from the transmission of each request to
-/// that of its answer. The report states the error of each estimate, and how many pairs of modes it orders as
-/// the wire does.
+/// measured by the method of `watch` and at both ends of the wire, from when each request is transmitted
+/// until its answer is. The report states the error of each estimate, and how many pairs of modes it orders
+/// as the wire does.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -22,7 +22,7 @@ Examples:
   netpolicy bench live --repeats 1 --rate 8K --closed 16
   netpolicy bench live --cost             the cost of measuring for the service")]
 pub struct Live {
-    /// The modes [default: base, defer50, defer200, napibusy, suspend20, suspend200, threaded].
+    /// The modes to measure [default: base, defer50, defer200, napibusy, suspend20, suspend200, threaded].
     #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
     pub mode: Vec<DeliveryMode>,
     /// Open loops: requests per second.
@@ -31,20 +31,20 @@ pub struct Live {
     /// Closed loops: connections, each with one outstanding request.
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,16,64", value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub closed: Vec<u32>,
-    /// Runs of each mode at each load.
+    /// How often to run each mode at each load.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
-    /// Measured time of a run.
+    /// How long to measure in each run.
     #[arg(long, value_name = "SPAN", default_value = "950ms", value_parser = span)]
     pub seconds: Nanoseconds,
-    /// Connections of the open loops.
+    /// Number of connections in the open loops.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub connections: u32,
     /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Measure the cost of measuring for the service instead: its CPU time per request without measuring,
-    /// with the default sample, and with programs attached all the time.
+    /// Instead, measure what measuring costs the service: its CPU time per request without measuring, with
+    /// the default sample, and with programs attached all the time.
     #[arg(long)]
     pub cost: bool,
     /// Write every run to this file, as JSON.
@@ -69,7 +69,7 @@ pub(crate) struct LiveLoad {
 }
 
 impl LiveLoad {
-    /// Whether clients wait for each answer.
+    /// Returns whether clients wait for each answer.
     pub(crate) fn is_closed(&self) -> bool {
         self.offered == OfferedLoad::Max
     }
@@ -85,7 +85,8 @@ impl std::fmt::Display for LiveLoad {
 }
 
 impl Live {
-    /// The modes, the kernel's default first: turnaround times are learned under it.
+    /// Returns the modes. The kernel's default comes first, because the clients' turnaround times are learned
+    /// under it.
     pub(crate) fn modes(&self) -> Vec<DeliveryMode> {
         let mut modes: Vec<DeliveryMode> = if self.mode.is_empty() {
             let words = ["base", "defer50", "defer200", "napibusy", "suspend20", "suspend200", "threaded"];
@@ -104,7 +105,7 @@ impl Live {
         open.chain(closed).collect()
     }
 
-    /// The workload of a run.
+    /// Returns the workload of a run.
     pub(crate) fn workload(&self, load: LiveLoad, round: u32) -> MemcachedWorkload {
         MemcachedWorkload {
             threads: 1,

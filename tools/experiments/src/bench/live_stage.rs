@@ -1,4 +1,4 @@
-//! A memcached in a lab, measured as `watch` does and on the wire.
+//! Runs a memcached in a lab, and measures it both as `watch` does and on the wire.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -25,7 +25,7 @@ use super::layout::Layout;
 use super::live_args::{Live, LiveLoad};
 use crate::Context;
 
-/// Nice value of server and client: other work on the machine must not affect the response times.
+/// The nice value of server and client, so that other work on the machine does not affect the response times.
 const NICE: i32 = -10;
 
 /// memcached's own port.
@@ -34,7 +34,7 @@ const PORT: u16 = 11211;
 /// How much of each second [`Measuring::Sampled`] measures: the daemon's default.
 const SAMPLED: Duration = Duration::from_millis(20);
 
-/// How much of a run is measured.
+/// How much of a run to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measuring {
     /// Nothing is measured.
@@ -46,7 +46,7 @@ pub(crate) enum Measuring {
 }
 
 impl Measuring {
-    /// The index of its column in [`Costs`].
+    /// Returns the index of the column in [`Costs`].
     const fn place(self) -> usize {
         match self {
             Self::Off => 0,
@@ -65,7 +65,8 @@ pub(crate) struct LiveStage<'a> {
     journal: Journal,
     meter: LiveMeter,
     wire: WireMeter,
-    /// Client turnaround times learned under the kernel's default mode, and the load that they belong to.
+    /// The clients' turnaround times that were learned under the kernel's default mode, and the load to which
+    /// they belong.
     turnarounds: Option<(String, Turnarounds)>,
     lab: Lab,
 }
@@ -118,7 +119,7 @@ impl<'a> LiveStage<'a> {
     ) -> Result<AgreementRun, BenchError> {
         let words = load.to_string();
         if self.turnarounds.as_ref().is_none_or(|(learned, _)| *learned != words) {
-            // The turnaround times of other clients differ.
+            // Forget the turnaround times of other clients: those of these clients differ.
             self.turnarounds = Some((words.clone(), Turnarounds::default()));
             self.meter.set_turnarounds(&model::SpanCounts::new())?;
         }
@@ -172,8 +173,8 @@ impl<'a> LiveStage<'a> {
         Ok(())
     }
 
-    /// The server's CPU time per request, in nanoseconds; each run measures in one of the three ways, in
-    /// random order.
+    /// Measures the server's CPU time per request, in nanoseconds. Each run measures in one of the three
+    /// ways, in random order.
     pub(crate) fn costs(
         &mut self,
         load: LiveLoad,
@@ -220,7 +221,7 @@ impl<'a> LiveStage<'a> {
         Ok((found, profile?))
     }
 
-    /// How often each program runs per request, and its run time, in nanoseconds.
+    /// Returns how often each program runs per request, and its run time, in nanoseconds.
     fn profile(
         &mut self,
         address: std::net::SocketAddr,
@@ -252,7 +253,8 @@ impl<'a> LiveStage<'a> {
     }
 }
 
-/// Costs per round: off, sampled and attached; and for each program, its runs per request and its run time.
+/// The server's CPU time for each round (off, sampled and attached); and each program's name, runs per
+/// request and run time.
 pub(crate) type Costs = (Vec<[f64; 3]>, Vec<(String, f64, f64)>);
 
 /// Maximum number of connections, more than any load uses.
@@ -267,7 +269,7 @@ fn first_in_line(pid: Pid) {
     }
 }
 
-/// A placeholder, because only the numbers of such a run are kept.
+/// Returns a placeholder, because only the numbers of such a run are kept.
 fn nowhere() -> Origin {
     Origin::Simulated(SimulatedFrom {
         scenario: String::new(),
@@ -345,7 +347,7 @@ impl<'a> Attraction<'a> {
     fn during<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // If a warm-up request fails, the run proceeds without it.
+            // If sending the datagrams fails, the run proceeds without them.
             scope.spawn(|| self.attract(&done).ok());
             let result = body();
             done.store(true, Ordering::Relaxed);
@@ -362,7 +364,7 @@ impl<'a> Attraction<'a> {
         setpriority_process(None, NICE)?;
         let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
         while !done.load(Ordering::Relaxed) {
-            // Without a listener the kernel reports ECONNREFUSED from time to time.
+            // Because no process listens, the kernel reports ECONNREFUSED from time to time.
             let _ = socket.send_to(b"x", (SERVER_ADDRESS, DISCARD));
             std::thread::sleep(Self::EVERY);
         }
@@ -393,8 +395,8 @@ impl Environment for Observers<'_> {
         let mut observed = self.observed.lock().unwrap_or_else(PoisonError::into_inner);
         let observed = &mut *observed;
         let done = match edge {
-            // Meter and wire see the same requests, and none that arrived while programs were being attached or
-            // detached.
+            // The meter and the wire must see the same requests, and none that arrived while programs were
+            // being attached or detached.
             Edge::Opens => observed.wire.begin_closed().and_then(|()| {
                 observed.meter.begin_with_stack()?;
                 observed.wire.opens_at(observed.meter.opened().unwrap_or_default())
@@ -438,7 +440,7 @@ impl<'a> Spender<'a> {
         Self { netns, layout, server, way, state: Mutex::new(state) }
     }
 
-    /// The server's CPU time between the edges of the window, in nanoseconds.
+    /// Returns the server's CPU time between the edges of the window, in nanoseconds.
     fn spent(self) -> Result<f64, BenchError> {
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(wrong) = state.wrong {
@@ -476,7 +478,7 @@ impl Environment for Spender<'_> {
     }
 }
 
-/// The progress message of a long bench.
+/// Formats the progress message of a long bench.
 pub(crate) fn pace(done: usize, all: usize, since: Instant) -> String {
     let each = since.elapsed().as_secs_f64() / f64::from(u32::try_from(done.max(1)).unwrap_or(1));
     let left = each * f64::from(u32::try_from(all - done).unwrap_or(0));

@@ -18,13 +18,13 @@ impl Load {
     /// Closed loop.
     pub const MAX: Self = Self::Offered(OfferedLoad::Max);
 
-    /// Whether the load depends on the machine's capacity.
+    /// Returns whether the load depends on the machine's capacity.
     pub const fn is_share(self) -> bool {
         matches!(self, Self::Share(_))
     }
 
-    /// The load on a machine with this capacity. Shares are rounded to hundreds: they are displayed, and a
-    /// user may want to enter them again.
+    /// Returns the load on a machine with this capacity. Shares are rounded to hundreds of requests per
+    /// second, because they are displayed and a user may want to enter them again.
     pub fn on(self, requests_per_second: f64) -> OfferedLoad {
         match self {
             Self::Offered(load) => load,

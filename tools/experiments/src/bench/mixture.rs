@@ -1,5 +1,5 @@
-//! How many workloads of each kind run at once: the numbers and mixes of the NET-policy document, scaled to
-//! this machine.
+//! Determines how many workloads of each kind run at the same time: the numbers and mixes of the NET-policy
+//! document, scaled to this machine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,20 +7,20 @@ use std::str::FromStr;
 /// The numbers of concurrent workloads in the document.
 pub const AT_ONCE: [u32; 5] = [1, 12, 24, 48, 96];
 
-/// The CPUs of the document's machine. The document names two Xeon E5 v2 but states neither the number of
-/// cores nor whether hyper-threading was on. Like the shipped scenario, this assumes the document's third
-/// number of workloads.
+/// The number of CPUs of the document's machine. The document names two Xeon E5 v2 but states neither the
+/// number of cores nor whether hyper-threading was on. Like the shipped scenario, this assumes that the
+/// number equals the document's third number of workloads.
 pub const DOCUMENT_CPUS: u32 = 24;
 
-/// Maximum number of concurrent workloads: each is a client thread.
+/// The maximum number of concurrent workloads. Each workload is a client thread.
 pub const AT_ONCE_MAX: u32 = 256;
 
-/// The ratio in which workloads are mixed.
+/// The ratio of throughput-first to latency-first workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
-    /// Parts of throughput-first workloads.
+    /// The part of throughput-first workloads in the ratio.
     pub throughput: u32,
-    /// Parts of latency-first workloads.
+    /// The part of latency-first workloads in the ratio.
     pub latency: u32,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Mix {
 )]
 pub struct NotAMix(String);
 
-/// Maximum number of parts of a kind.
+/// The maximum part of a kind of workload in the ratio.
 const PARTS_MAX: u32 = 1000;
 
 impl FromStr for Mix {
@@ -87,12 +87,12 @@ pub struct Mixture {
 }
 
 impl Mixture {
-    /// The total number of workloads.
+    /// Returns the total number of workloads.
     pub const fn at_once(self) -> u32 {
         self.throughput + self.latency
     }
 
-    /// Whether the mixture contains both kinds.
+    /// Returns whether the mixture contains both kinds.
     pub const fn is_mixed(self) -> bool {
         self.throughput > 0 && self.latency > 0
     }
@@ -105,7 +105,7 @@ impl Mixture {
         }
     }
 
-    /// The title of its throughput-first workloads.
+    /// Returns the title of the mixture's throughput-first workloads.
     pub fn of_throughput(self) -> String {
         self.titled(
             &format!("{} throughput-first", self.throughput),
@@ -113,7 +113,7 @@ impl Mixture {
         )
     }
 
-    /// The title of its latency-first workloads.
+    /// Returns the title of the mixture's latency-first workloads.
     pub fn of_latency(self) -> String {
         self.titled(
             &format!("{} latency-first", self.latency),
@@ -122,7 +122,8 @@ impl Mixture {
     }
 }
 
-/// Scales a number of workloads meant for `meant_for` CPUs to `cpus` CPUs: rounded, at least one.
+/// Scales a number of workloads that is meant for `meant_for` CPUs to `cpus` CPUs. Rounds the result, but to
+/// at least one.
 pub fn scaled(at_once: u32, meant_for: u32, cpus: u32) -> u32 {
     let (at_once, meant_for, cpus) = (u64::from(at_once), u64::from(meant_for.max(1)), u64::from(cpus));
     u32::try_from((at_once * cpus * 2 + meant_for) / (meant_for * 2))
@@ -130,8 +131,8 @@ pub fn scaled(at_once: u32, meant_for: u32, cpus: u32) -> u32 {
         .clamp(1, AT_ONCE_MAX)
 }
 
-/// Every mix of every number, without duplicates: first those of a single kind, then the mixed ones, ordered
-/// by number.
+/// Returns every mix of every number, without duplicates: first the mixtures of a single kind, then the mixed
+/// ones, ordered by number.
 pub fn mixtures(at_once: &[u32], mixes: &[Mix]) -> Vec<Mixture> {
     let mut mixtures: Vec<Mixture> = Vec::new();
     for mix in mixes {

@@ -70,7 +70,7 @@ pub(crate) use workqueue::InForce as WorkqueueInForce;
 
 use model::DeliveryMode;
 
-/// The name of a configuration: the document calls the kernel's default *base*.
+/// Returns the name of a configuration. As in the document, the kernel's default is *base*.
 pub(crate) fn label(mode: DeliveryMode) -> String {
     match mode {
         DeliveryMode::Interrupt => "base".to_owned(),

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * An independent open-loop client for `netpolicy bench selfcheck`: it shares no code with the load generator.
+ * An independent open-loop client for `netpolicy bench selfcheck`: it shares no code with the load
+ * generator.
  *
- * Requests are due at absolute times of CLOCK_MONOTONIC, drawn in advance as one Poisson process, each on a
- * randomly drawn connection. A connection has at most one outstanding request. A request that is due while
- * its connection is busy waits, and its response time counts from its due time, so that the delays of a slow
- * server are included (no "coordinated omission"). The thread sleeps in epoll_pwait2(2), which has nanosecond
- * timeouts, until an answer arrives or a request is due.
+ * Requests are due at absolute times of CLOCK_MONOTONIC, drawn in advance as one Poisson process,
+ * each on a randomly drawn connection. A connection has at most one outstanding request. A request
+ * that is due while its connection is busy waits, and its response time counts from its due time,
+ * so that the delays of a slow server are included (no "coordinated omission"). The thread sleeps
+ * in epoll_pwait2(2), which has nanosecond timeouts, until an answer arrives or a request is due.
  *
- * usage: open_loop ADDRESS PORT CPU CONNECTIONS RATE BYTES SEED BEGIN OPEN CLOSE [REQUEST]
- *   BYTES: the length of an answer, and of a request if REQUEST is not given.
- *   BEGIN, OPEN, CLOSE: times of CLOCK_MONOTONIC, in nanoseconds, from which on requests are due, and at
- *   which the window opens and closes.
- * Prints one line of JSON, in nanoseconds, about the requests that were due in the window. "late" is the time
- * from the moment when a request was due and its connection was free until the request was sent.
+ * usage: open_loop ADDRESS PORT CPU CONNECTIONS RATE BYTES SEED BEGIN OPEN CLOSE [REQUEST] BYTES:
+ * the length of an answer, and of a request if REQUEST is not given. BEGIN, OPEN, CLOSE: times of
+ * CLOCK_MONOTONIC, in nanoseconds: when the first requests are due, and when the window opens and
+ * closes. Prints one line of JSON, in nanoseconds, about the requests that were due in the window.
+ * "late" is the time from when a request was due and its connection was free until the request was
+ * sent.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

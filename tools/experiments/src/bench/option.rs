@@ -11,12 +11,13 @@ pub(super) fn span(text: &str) -> Result<Nanoseconds, String> {
     with_unit.parse().map_err(|error: model::units::NotASpan| error.to_string())
 }
 
-/// The error for an invalid workload, naming the responsible option. `size` is the option that sets lengths.
+/// Creates the error for an invalid workload, which names the responsible option. `size` is the option that
+/// sets lengths.
 pub(crate) fn impossible(error: &OutOfRange, size: &str) -> Fault {
     Fault::new(Exit::Usage, describe(error.option, size, &error.value, &error.range))
 }
 
-/// The message: option, value, and valid range.
+/// Formats the message: option, value, and valid range.
 pub(crate) fn describe(option: &str, size: &str, value: &str, range: &str) -> String {
     let written = match option {
         "request-bytes" | "answer-bytes" | "op-bytes" => size,
@@ -25,7 +26,7 @@ pub(crate) fn describe(option: &str, size: &str, value: &str, range: &str) -> St
         "span-bytes" => "--span",
         "window" => "--seconds",
         "connections-per-thread" => "--connections",
-        // The other fields have the names of their options.
+        // All other fields have the same names as their options.
         same => return format!("--{same} {value} is out of range: {range}"),
     };
     format!("{written} {value} is out of range: {range}")

@@ -1,4 +1,4 @@
-//! The operator's own server, measured without changes.
+//! Measures the operator's own server without changing anything.
 
 use std::net::SocketAddr;
 
@@ -57,7 +57,7 @@ impl Stage for PlainStage {
 }
 
 impl PlainStage {
-    /// The number of client threads: one per CPU of the lower half.
+    /// Returns the number of client threads: one per CPU of the lower half.
     pub(crate) fn threads(layout: &Layout) -> u32 {
         u32::try_from(layout.client.len()).unwrap_or(1)
     }

@@ -1,4 +1,4 @@
-//! The command line of `bench policies`.
+//! Defines the command line of `bench policies`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,10 +17,11 @@ use crate::machines::args::TwoMachines;
 /// with absolute numbers.
 ///
 /// Throughput-first workloads send blocks as fast as possible (tcp-stream); latency-first workloads have one
-/// outstanding request (tcp-rr). Each workload is a connection with its own client thread, and all workloads of
-/// a kind use one server. They run alone and mixed, in the document's numbers and proportions, scaled to the
-/// CPUs here (with --server, to the server's), in a lab that is restored after each run. `manual` is what an
-/// operator usually sets; RPS replaces the affinity of interrupts, which the lab lacks.
+/// outstanding request (tcp-rr). Each workload is a connection with its own client thread, and all workloads
+/// of a kind use one server. The two kinds run separately and mixed, in the document's numbers and
+/// proportions, scaled to the CPUs of this machine (with --server, to the server's), in a lab that is
+/// restored after each run. `manual` is what an operator usually sets; RPS replaces the affinity of
+/// interrupts, which the lab lacks.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +34,8 @@ Examples:
                                           a service that runs on another machine
   netpolicy bench policies --simulated   at the document's own scale, in the model")]
 pub struct Policies {
-    /// The policies to compare, and manual. The first is the baseline [default: none, manual and all others].
+    /// The policies to compare, and manual. The first is the baseline [default: none, manual and all other
+    /// policies].
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub policy: Vec<Tuning>,
     /// Delivery modes to compare in addition to the policies, such as defer50.
@@ -42,7 +44,7 @@ pub struct Policies {
     /// The options for two machines.
     #[command(flatten)]
     pub machines: TwoMachines,
-    /// A server of your own.
+    /// Options for a server of your own.
     #[command(flatten)]
     pub foreign: Foreign,
     /// Numbers of concurrent workloads, for a machine with --meant-for CPUs: they are scaled to this one
@@ -65,13 +67,13 @@ pub struct Policies {
     /// Size of requests and answers of a latency-first workload.
     #[arg(long, value_name = "SIZE[/SIZE]", default_value = "1")]
     pub size: Sizes,
-    /// Runs of each configuration [default: 4, with --short 2].
+    /// How often to run each configuration [default: 4, with --short 2].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub repeats: Option<u32>,
-    /// Measured time of a run [default: 600ms, with --short 300ms].
+    /// How long to measure in each run [default: 600ms, with --short 300ms].
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub seconds: Option<Nanoseconds>,
-    /// Warm-up time of a run.
+    /// How long to warm up before measuring in each run.
     #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = span)]
     pub warmup: Nanoseconds,
     /// Finish within three minutes: fewer numbers and mixes, short runs, and no new run after that time.
@@ -108,7 +110,7 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// The compared configurations, in display order, without duplicates.
+    /// Returns the configurations to compare, in display order, without duplicates.
     pub(crate) fn tunings(&self) -> Vec<Tuning> {
         let asked = if self.policy.is_empty() { Tuning::ALL.as_slice() } else { &self.policy };
         let modes = self.delivery.iter().copied().map(Tuning::Delivery);
@@ -121,7 +123,7 @@ impl Policies {
         tunings
     }
 
-    /// The numbers of workloads, before scaling.
+    /// Returns the numbers of workloads, before scaling.
     pub(crate) fn numbers(&self) -> Vec<u32> {
         match (self.at_once.is_empty(), self.short) {
             (false, _) => self.at_once.clone(),
@@ -138,7 +140,7 @@ impl Policies {
         }
     }
 
-    /// The mixtures to run on a machine with this many CPUs.
+    /// Returns the mixtures to run on a machine with this many CPUs.
     pub(crate) fn mixtures(&self, cpus: u32) -> Vec<Mixture> {
         let numbers: Vec<u32> =
             self.numbers().into_iter().map(|number| scaled(number, self.meant_for, cpus)).collect();
@@ -158,24 +160,24 @@ impl Policies {
         )
     }
 
-    /// How often each configuration is measured.
+    /// Returns how often each configuration is measured.
     pub(crate) fn rounds(&self) -> u32 {
         self.repeats.unwrap_or(if self.short { 2 } else { 4 })
     }
 
-    /// Length of the measured window.
+    /// Returns the length of the measured window.
     pub(crate) fn window(&self) -> Nanoseconds {
         self.seconds.unwrap_or(Nanoseconds::from_millis(if self.short { 300 } else { 600 }))
     }
 
-    /// The time after which no further run starts: three minutes, less the time for one run and for writing
-    /// the files.
+    /// Returns the time after which no further run starts: three minutes, less the time for one run and for
+    /// writing the files.
     pub(crate) fn time_for_all(&self) -> Option<Duration> {
         self.short.then_some(Duration::from_secs(170))
     }
 
-    /// The workload for a server of the operator's choice over this many connections; `None` if no server is
-    /// given.
+    /// Returns the workload for a server of the operator's choice over this many connections; `None` if no
+    /// server is given.
     pub(crate) fn of_foreign(&self, connections: u32) -> Option<Workload> {
         let protocol = self.foreign.protocol?;
         let spans = (self.warmup, self.window());
@@ -196,7 +198,7 @@ impl Policies {
         }
     }
 
-    /// The throughput-first workloads; `None` if there are none.
+    /// Returns the throughput-first workloads; `None` if there are none.
     pub(crate) fn throughput_first(&self, mixture: Mixture) -> Option<Workload> {
         (mixture.throughput > 0).then(|| {
             Workload::TcpStream(ExchangeWorkload {
@@ -207,7 +209,7 @@ impl Policies {
         })
     }
 
-    /// The latency-first workloads; `None` if there are none.
+    /// Returns the latency-first workloads; `None` if there are none.
     pub(crate) fn latency_first(&self, mixture: Mixture) -> Option<Workload> {
         (mixture.latency > 0).then(|| {
             Workload::TcpRr(ExchangeWorkload {

@@ -1,6 +1,6 @@
-//! One cell of the evaluation of policies: start a server for each kind of workload, apply a policy to device
-//! and servers through the whole cycle, run all workloads at the same time, restore, and compare the host
-//! with its previous state.
+//! Runs one cell of the evaluation of policies: starts a server for each kind of workload, applies a policy
+//! to device and servers through the whole cycle, runs all workloads at the same time, restores, and compares
+//! the host with its previous state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -40,11 +40,11 @@ const THROUGHPUT_PORT: u16 = 7007;
 /// The port of the latency-first workloads' server.
 const LATENCY_PORT: u16 = 7008;
 
-/// How many times to look for new processes of a server until none appear, and the pause in between.
+/// How often at most to look for new processes of a server, until none appear.
 const SETTLING_LOOKS_MAX: u32 = 50;
 const SETTLING_PAUSE: Duration = Duration::from_millis(20);
 
-/// Maximum number of settings listed per configuration; the rest are counted.
+/// The maximum number of settings to list per configuration. Of the rest, only the number is given.
 const SETTINGS_MAX: usize = 16;
 
 /// Maximum number of differences named for a host that was not fully restored.
@@ -59,17 +59,17 @@ pub(crate) struct PoliciesStage<'a> {
     layout: Layout,
     threads: u32,
     recipes: Arc<Recipes>,
-    /// The operator's server that replaces the latency-first workloads' server.
+    /// The operator's server that replaces the server of the latency-first workloads.
     foreign: Option<ForeignServer>,
     /// The working directory.
     files: Option<OwnFiles>,
     /// Whether the console has already shown why task run time is unavailable.
     explained_no_work: bool,
-    /// The workloads that run at the same time: one of each kind, if present.
+    /// The workloads to run at the same time: one of each kind, if present.
     throughput_first: Option<Workload>,
     latency_first: Option<Workload>,
-    /// The evidence of the latency-first workloads in mixed runs; the evidence of other workloads belongs to
-    /// the run itself.
+    /// The evidence of the latency-first workloads in mixed runs. The evidence of all other workloads is
+    /// returned as that of the run.
     beside: Vec<Evidence>,
     /// A description of what each configuration set when it was last applied.
     applied_settings: BTreeMap<String, String>,
@@ -82,16 +82,16 @@ pub(crate) struct PoliciesStage<'a> {
 
 /// Servers with the settings applied to them.
 struct Applied {
-    /// Empty after an interrupt.
+    /// The servers; empty after an interrupt.
     servers: Vec<Server>,
     transaction: Option<TransactionName>,
     /// The host before the runs; `None` if it could not be observed.
     before: Option<Host>,
-    /// The policy's bound on idle states, held while it is in force.
+    /// The policy's limit on the wake-up latency, held while the policy is in force.
     _wake: Option<WakeLatency>,
 }
 
-/// A server, and the priority of its workloads.
+/// A server, and the policy that suits its workloads.
 struct Server {
     program: ServerProgram,
     /// The server's process and all descendants.
@@ -195,8 +195,8 @@ impl<'a> PoliciesStage<'a> {
         Ok(linux::observe(self.lab.server(), &Processes::Only(pids))?)
     }
 
-    /// Starts the servers and applies the tuning to them and the device. The cell records each step as it is
-    /// done.
+    /// Starts the servers, and applies the tuning to them and the device. Each step is recorded in the cell
+    /// once it is done.
     fn bring_under(&mut self, tuning: Tuning) -> Result<(), BenchError> {
         let servers = self.start()?;
         let asked: Vec<(ProcessId, PolicyName)> = servers
@@ -240,8 +240,8 @@ impl<'a> PoliciesStage<'a> {
     }
 
     /// Plans a policy for the device and both servers. If the device has no rules that distinguish the
-    /// servers' packets, the servers cannot have separate policies; the plan then covers only the device,
-    /// with the reason.
+    /// servers' packets, the servers cannot have separate policies. The plan then covers only the device, and
+    /// says why.
     fn planned(
         &self,
         policy: PolicyName,
@@ -269,7 +269,7 @@ impl<'a> PoliciesStage<'a> {
     }
 
     /// Counts the run time of the servers, of this process, and of the softirqs that work for them. If that
-    /// is not possible, the console shows the reason once.
+    /// is not possible, the console shows the reason, but only once.
     fn work(&mut self) -> Option<WorkTime> {
         let applied = self.cell.as_ref()?;
         let servers = applied.servers.iter().flat_map(|server| &server.processes);
@@ -368,19 +368,19 @@ impl Stage for PoliciesStage<'_> {
             let watch = Watch::new(lab.client(), layout, meters);
             offers.push((*address, workload, watch));
         }
-        // Without servers, the run ends immediately instead of after its full time.
+        // On an interrupt, stop the servers, so that the run ends immediately instead of after its full time.
         let runs = interruptible(signals, || all_at_once(&offers, cell), || servers.clear())?;
         let mut evidence = Vec::new();
         for (((first, _), (.., watch)), run) in workloads.iter().zip(offers).zip(runs) {
             let Some(origin) = origins.remove(first) else { continue };
             let mut of_kind = run.into_evidence(cell.label, origin);
-            // With two kinds of answers in one run, the cost of each kind is unknown.
+            // With two kinds of answers in one run, the CPU time per answer of each kind is unknown.
             watch.add_to(&mut of_kind, &napis, workloads.len() == 1);
             evidence.push(of_kind);
         }
         let mut evidence = evidence.into_iter();
         let Some(own) = evidence.next() else { return Err(Fault::failed("no workload ran").into()) };
-        // Polls are counted per device, and so once for both workloads.
+        // Polls are counted per device, so both workloads get the same counts.
         let delivered = own.delivered.clone();
         self.beside.extend(evidence.map(|beside| Evidence { delivered: delivered.clone(), ..beside }));
         Ok(own)
@@ -391,8 +391,8 @@ impl Stage for PoliciesStage<'_> {
     }
 }
 
-/// The processes of a server that has just begun to listen, once no new ones appear: a master starts its
-/// workers then.
+/// Returns the processes of a server that has just begun to listen, once no new ones appear, because a master
+/// process starts its workers only then.
 fn settled(server: ProcessId) -> Result<Vec<ProcessId>, BenchError> {
     let mut found = family(server.pid);
     for _ in 0..SETTLING_LOOKS_MAX {
@@ -441,7 +441,8 @@ pub(crate) fn in_words(plan: &Plan, remark: Option<&str>) -> String {
     words
 }
 
-/// Describes what differs: every setting of servers and NAPIs by name, and everything else of the devices.
+/// Describes what differs: names every setting of servers and NAPIs, and every other difference of the
+/// devices.
 fn left(before: &Host, after: &Host) -> Vec<String> {
     let mut wrong = differences(&settings(before), &settings(after));
     if wrong.is_empty() && before.devices != after.devices {

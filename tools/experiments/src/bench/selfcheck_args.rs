@@ -1,4 +1,4 @@
-//! The command line of `bench selfcheck`.
+//! Defines the command line of `bench selfcheck`.
 
 use clap::Args;
 use model::{Arrivals, ExchangeWorkload, Nanoseconds, OfferedLoad, Pace, Waiting};
@@ -10,9 +10,9 @@ use super::option::span;
 /// In a lab, a server with a known service time receives requests from the load generator, polling and
 /// sleeping, and from an independent open-loop client: a C program, compiled by cc. BPF programs at both ends
 /// of the wire measure the same requests. In closed loop, redis-benchmark and wrk are compared. The check
-/// compares rate, response times from sending and from due, and the CPU time per request of server and client
-/// by two methods. Missing programs make the exit code 6. If another program or guest takes CPU time, no
-/// comparison passes.
+/// compares the rate, the response times since requests were sent and since they were due, and the CPU time
+/// per request of server and client by two methods. If programs are missing, the exit code is 6. If another
+/// program or guest takes CPU time, no comparison passes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -29,14 +29,14 @@ pub struct Selfcheck {
     /// CPU time that the server spends on a request.
     #[arg(long, value_name = "SPAN", default_value = "5us", value_parser = span)]
     pub service_time: Nanoseconds,
-    /// Runs of each client at each rate and number of connections.
+    /// How often to run each client at each rate and number of connections.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=100))]
     pub repeats: u32,
-    /// Measured time of a run.
+    /// How long to measure in each run.
     #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = span)]
     pub seconds: Nanoseconds,
-    /// One rate, one number of connections, two rounds of 200 ms: checks whether the command works, not
-    /// whether the instruments are accurate.
+    /// Run only one rate, one number of connections and two rounds of 200 ms: this checks whether the command
+    /// works, not whether the instruments are accurate.
     #[arg(long, conflicts_with_all = ["rate", "connections", "repeats", "seconds"])]
     pub short: bool,
     /// Seed of all random choices.
@@ -52,7 +52,7 @@ fn rate(text: &str) -> Result<OfferedLoad, String> {
     }
 }
 
-/// An offered rate and the connections that carry it.
+/// An offered rate, and the number of connections that carry it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Shape {
     /// Requests per second.
@@ -62,13 +62,13 @@ pub(crate) struct Shape {
 }
 
 impl Selfcheck {
-    /// Length of a request and of its answer, in bytes.
+    /// The length of a request, and of its answer, in bytes.
     pub(crate) const BYTES: u32 = 64;
 
     /// Time before the window.
     pub(crate) const WARMUP: Nanoseconds = Nanoseconds::from_millis(150);
 
-    /// The rates and numbers of connections.
+    /// Returns the combinations of rates and numbers of connections.
     pub(crate) fn shapes(&self) -> Vec<Shape> {
         if self.short {
             return vec![Shape { rate: 5_000.0, connections: 16 }];
@@ -81,17 +81,17 @@ impl Selfcheck {
         rates.flat_map(shapes).collect()
     }
 
-    /// How often each client runs.
+    /// Returns how often each client runs.
     pub(crate) const fn rounds(&self) -> u32 {
         if self.short { 2 } else { self.repeats }
     }
 
-    /// How long a run measures.
+    /// Returns how long a run measures.
     pub(crate) const fn window(&self) -> Nanoseconds {
         if self.short { Nanoseconds::from_millis(200) } else { self.seconds }
     }
 
-    /// The pace of requests over this many connections.
+    /// Returns the pace of requests over this many connections.
     pub(crate) fn pace(&self, connections: u32, waiting: Waiting, round: u32) -> Pace {
         Pace {
             threads: 1,
@@ -106,7 +106,7 @@ impl Selfcheck {
         }
     }
 
-    /// The workload of a run of the generator.
+    /// Returns the workload of a run of the generator.
     pub(crate) fn workload(&self, shape: Shape, waiting: Waiting, round: u32) -> ExchangeWorkload {
         ExchangeWorkload {
             pace: self.pace(shape.connections, waiting, round),

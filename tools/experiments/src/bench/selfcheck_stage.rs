@@ -1,5 +1,5 @@
-//! One run of `bench selfcheck`: a client sends requests to a server in a lab; the wire and the CPU clocks
-//! are read at both edges of the window.
+//! Performs one run of `bench selfcheck`: a client sends requests to a server in a lab; the wire and the CPU
+//! clocks are read at both edges of the window.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -33,8 +33,8 @@ const OPEN_LOOP: &str = include_str!("open_loop.c");
 /// The server's port.
 const PORT: u16 = 7010;
 
-/// Time between the start of the independent client and its first request: it connects and draws its
-/// schedule.
+/// The time between the start of the independent client and its first request, in which the client connects
+/// and draws its schedule.
 const PREPARES: Nanoseconds = Nanoseconds::from_millis(400);
 
 /// A client of the check.
@@ -52,7 +52,7 @@ impl Client {
     /// All clients.
     pub(crate) const ALL: [Self; 3] = [Self::Spinning, Self::Sleeping, Self::Independent];
 
-    /// The name in tables.
+    /// Returns the name to show in tables.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Spinning => "generator, spinning",
@@ -67,11 +67,11 @@ impl Client {
 pub(crate) struct Sample {
     /// Answers per second.
     pub(crate) rate: f64,
-    /// p50, p90, p99 and p99.9, from send.
+    /// The p50, p90, p99 and p99.9 of the time since the request was sent.
     pub(crate) from_send: [f64; 4],
-    /// The percentiles of the time from when a request was due.
+    /// The same percentiles of the time since the request was due.
     pub(crate) from_due: [f64; 4],
-    /// p50 and p99 of the delay between due time and send.
+    /// The p50 and p99 of the delay from when a request was due until it was sent.
     pub(crate) late: [f64; 2],
     /// CPU time of the server per answer: from `/proc/stat` of its CPUs, and from its run time.
     pub(crate) server_us: [Option<f64>; 2],
@@ -124,7 +124,7 @@ impl<'a> SelfcheckStage<'a> {
         Ok(program.map_err(Fault::failed)?)
     }
 
-    /// The CPU time of the whole machine since boot, by kind.
+    /// Returns the CPU time of the whole machine since boot, by kind.
     pub(crate) fn counters(&mut self) -> Result<Counters, BenchError> {
         Ok(self.counters.snapshot()?)
     }
@@ -217,7 +217,8 @@ impl<'a> SelfcheckStage<'a> {
         Ok((printed.sample(self.arguments.window()), edges))
     }
 
-    /// CPU time per answer of server and client, from `/proc/stat` of their CPUs and from their run time.
+    /// Calculates the CPU time per answer of server and client, both from `/proc/stat` of their CPUs and from
+    /// their run time.
     fn costs(&self, sample: &mut Sample, before: &Reading, after: &Reading) {
         let seconds = Nanoseconds(after.at.0.saturating_sub(before.at.0)).as_secs_f64();
         let answers = sample.rate * seconds;
@@ -236,8 +237,9 @@ impl<'a> SelfcheckStage<'a> {
         sample.client_us = [busy(&client), ran(before.client, after.client)];
     }
 
-    /// The requests per second of a closed loop, by another program and by the generator, over the same
-    /// connections. Returns `Err` if the program or its server is not installed.
+    /// Returns the requests per second in closed loop, first of another program and then of the generator,
+    /// over the same number of connections. Returns the inner `Err` if the program or its server is not
+    /// installed.
     pub(crate) fn closed_loop(
         &mut self,
         tool: Tool,
@@ -257,7 +259,7 @@ impl<'a> SelfcheckStage<'a> {
             linux::process::pin_this_thread(&cpus)?;
             Ok::<_, BenchError>(command.output().map_err(Fault::failed)?)
         };
-        // The client inherits the CPUs of the thread that starts it.
+        // Start the client on a separate thread, because it inherits that thread's CPUs.
         let output = std::thread::scope(|scope| scope.spawn(run).join())
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -279,7 +281,7 @@ fn address(port: u16) -> SocketAddr {
     SocketAddr::new(SERVER_ADDRESS.into(), port)
 }
 
-/// Compiles the independent client; the inner error says why that failed.
+/// Compiles the independent client. The inner error says why compiling failed.
 fn compile(files: &OwnFiles) -> Result<Result<PathBuf, String>, Fault> {
     let source = files.file("open_loop.c", OPEN_LOOP)?;
     let program = files.directory.join("open_loop");
@@ -299,7 +301,7 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// The rate and percentiles on the wire in a window.
+/// Returns the rate and the percentiles on the wire in a window.
 fn on_the_wire(seen: &WireCounts, window: u64) -> (f64, [Option<f64>; 3]) {
     #[expect(clippy::cast_precision_loss, reason = "answers of one run, below 2^53")]
     let rate = seen.answered as f64 / Nanoseconds(window).as_secs_f64().max(1e-9);
@@ -358,7 +360,7 @@ struct Reading {
     client: Option<Nanoseconds>,
 }
 
-/// Reads the CPU clocks at both edges, and starts and stops the measurement on the wire.
+/// Reads the CPU clocks at both edges of a window, and starts and stops the measurement on the wire.
 struct Edges<'a> {
     netns: &'a Netns,
     layout: &'a Layout,
@@ -424,12 +426,12 @@ impl Environment for Edges<'_> {
     }
 }
 
-/// A program that generates a closed loop.
+/// A program that generates load in closed loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tool {
     /// `GET` of redis.
     RedisBenchmark,
-    /// `GET /` of nginx.
+    /// wrk, which requests `GET /` from nginx.
     Wrk,
 }
 
@@ -498,7 +500,7 @@ impl Tool {
         let (connections, port) = (Self::CONNECTIONS.to_string(), self.port().to_string());
         match self {
             Self::RedisBenchmark => {
-                // The program takes a number of requests, not a time.
+                // The program accepts a number of requests, not a duration.
                 #[expect(
                     clippy::cast_possible_truncation,
                     clippy::cast_sign_loss,
@@ -518,7 +520,7 @@ impl Tool {
         command
     }
 
-    /// Extracts the requests per second from its output.
+    /// Extracts the requests per second from the program's output.
     fn rate(self, text: &str) -> Option<f64> {
         match self {
             Self::RedisBenchmark => {

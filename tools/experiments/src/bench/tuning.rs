@@ -1,5 +1,5 @@
-//! The configurations that the evaluation of policies compares: no tuning, the usual manual tuning, and each
-//! policy.
+//! The configurations that the evaluation of policies compares: no tuning, the usual manual tuning, each
+//! policy, and delivery modes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,7 +32,7 @@ impl Tuning {
         Self::Policy(PolicyName::Power),
     ];
 
-    /// The tunings that the others are compared with over all variants.
+    /// The tunings with which the others are compared over all variants.
     pub const REFERENCES: [Self; 2] = [Self::Policy(PolicyName::None), Self::Manual];
 }
 
@@ -68,12 +68,12 @@ impl FromStr for Tuning {
     }
 }
 
-/// The origin of the requests.
+/// The origin that the requests name.
 const ORIGIN: &str = "netpolicy bench policies";
 
-/// The requests of a policy for a device and its servers, each with the priority of its workload. Under
-/// `mix`, the device is shared and each server has its own request; under any other policy all have the same
-/// request.
+/// Returns the requests of a policy for a device and its servers, each of which has the policy that suits its
+/// workload. Under `mix`, the device is shared and each server has its own request; under any other policy,
+/// all have the same request.
 ///
 /// A delivery mode, which can be combined with any policy but `mix`, applies to device and servers.
 pub(crate) fn requests(
@@ -90,9 +90,9 @@ pub(crate) fn requests(
     targets.map(intent).collect()
 }
 
-/// Plans the manual tuning. For each queue i: its interrupt goes to the i-th CPU, or without an interrupt its
-/// packets are steered there (RPS); that CPU transmits on it (XPS); and only the server's i-th thread runs
-/// there.
+/// Plans the manual tuning. For each queue i: its interrupt goes to the i-th CPU, or if it has no interrupt,
+/// its packets are steered to that CPU (RPS). Only that CPU transmits on the queue (XPS), and only the
+/// server's i-th thread runs on that CPU.
 pub(crate) fn by_hand(host: &Host, device: &str, servers: &[ProcessId], cpus: &CpuSet) -> Plan {
     let cpus: Vec<Cpu> = cpus.iter().collect();
     let one = |index: usize| -> CpuSet {
@@ -112,7 +112,7 @@ pub(crate) fn by_hand(host: &Host, device: &str, servers: &[ProcessId], cpus: &C
             settings
                 .push((Setting::RxQueue(queue.id, RxQueueKnob::RpsCpus(queue.rps_cpus.clone())), steered));
         }
-        // A device with one queue has no XPS choice, and no file for it.
+        // A device with one queue has no XPS setting, and no file for it.
         for queue in device.tx_queues.iter().filter(|_| device.tx_queues.len() > 1) {
             let id = TxQueue { device: device.id, index: queue.index };
             let now = Setting::TxQueue(id, TxQueueKnob::XpsCpus(queue.xps_cpus.clone()));

@@ -1,4 +1,4 @@
-//! The bench's temporary file, which has no name.
+//! Creates the bench's temporary file, which has no name.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -9,10 +9,10 @@ use session::{Exit, Fault};
 /// Size of a write when filling the bench's own file.
 const FILL_BYTES: usize = 1 << 20;
 
-/// Maximum size of that file.
+/// The maximum size of the bench's own file.
 const FILE_BYTES_MAX: u64 = 16 << 30;
 
-/// Creates an unnamed file filled with data: reading a hole would not access the disk.
+/// Creates an unnamed file and fills it with data, because reading a hole would not access the disk.
 pub(crate) fn file_of_our_own(dir: &Path, bytes: u64) -> Result<File, Fault> {
     if bytes > FILE_BYTES_MAX {
         let why = format!("a file of {bytes} bytes; at most {FILE_BYTES_MAX}");

@@ -1,8 +1,8 @@
-//! Counters of a run, and the placement of its threads.
+//! Reads the counters of a run, and places its threads.
 //!
-//! Only the server knows how many events each `epoll_wait` returned. A library preloaded into it counts them,
-//! because a tracepoint on system calls would slow every call of the machine and so the run itself. A
-//! statically linked server is not counted, and the evidence omits the figure.
+//! Only the server knows how many events each `epoll_wait` returned. A library preloaded into the server
+//! counts them, because a tracepoint on system calls would slow every call of the machine and so the run
+//! itself. With a statically linked server, the events are not counted, and the evidence omits the figure.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -26,7 +26,7 @@ use model::{
 use super::layout::Layout;
 use crate::machines::message::{Cost, Counted};
 
-/// The client's place, and the counters of the server's host.
+/// Where the client runs, and the counters of the server's host.
 pub(super) struct Watch<'a> {
     netns: &'a Netns,
     layout: &'a Layout,
@@ -62,7 +62,7 @@ pub(crate) struct AtEdge {
 }
 
 impl<'a> Meters<'a> {
-    /// The kernel's counters, and the polls by context.
+    /// Creates meters that read the kernel's counters, and the polls by context.
     pub(crate) const fn of(source: &'a mut CounterSource, delivery: Option<&'a mut DeliverySampler>) -> Self {
         Self { source, delivery, cycles: None, epolls: None, work: None, irqs: None }
     }
@@ -94,8 +94,8 @@ impl<'a> Meters<'a> {
 }
 
 impl AtEdge {
-    /// The counts from an earlier edge to this one. Polls are counted for the whole machine; only those of
-    /// `napis` belong to the server.
+    /// Returns the counts from an earlier edge to this one. Polls are counted for the whole machine; only
+    /// those of `napis` belong to the server.
     pub(crate) fn since(self, before: &Self, cpus: &CpuSet, napis: &BTreeSet<NapiId>) -> Counted {
         let counters = before.counters.as_ref().zip(self.counters.as_ref());
         let mut delivered = self.delivery;

@@ -1,24 +1,24 @@
-//! Polling in a workqueue, which was proposed shortly before kernel threads and not merged. The patch
-//! `kernel/test-only/0003-net-Poll-threaded-NAPIs-in-a-workqueue.patch` has it, for the comparison.
+//! Polls in a workqueue, which was proposed shortly before kernel threads and not merged. For the comparison,
+//! the patch `kernel/test-only/0003-net-Poll-threaded-NAPIs-in-a-workqueue.patch` adds it.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use session::Fault;
 
-/// The parameter of a kernel with that patch: what polls the NAPIs that are set to `threaded`.
+/// The parameter of a kernel with that patch. It selects what polls the NAPIs that are set to `threaded`.
 const PARAMETER: &str = "/sys/module/napi/parameters/workqueue";
 
-/// A workqueue. Both are `WQ_HIGHPRI`.
+/// The kind of workqueue. Both kinds are `WQ_HIGHPRI`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workqueue {
-    /// A worker on the CPU that schedules the NAPI.
+    /// The worker runs on the CPU that schedules the NAPI.
     Bound,
-    /// A worker on any CPU.
+    /// The worker runs on any CPU.
     Unbound,
 }
 
-/// The reason why this kernel cannot poll in a workqueue.
+/// Returns the reason why this kernel cannot poll in a workqueue; `None` if it can.
 pub(super) fn impossible() -> Option<&'static str> {
     let why = "no released kernel has it: its patches were proposed before those for kernel threads, but not \
                merged; `cargo xtask guest boot --patched` has a kernel that can, and `sim` simulates it";
@@ -38,7 +38,7 @@ impl Workqueue {
     }
 }
 
-/// The parameter, set for as long as this exists, or until this process is killed.
+/// Sets the parameter for as long as this value exists, or until this process is killed.
 #[derive(Debug)]
 pub(crate) struct InForce {
     keeper: Child,
@@ -48,7 +48,7 @@ pub(crate) struct InForce {
 const KEEPER: &str = "trap '' HUP INT QUIT TERM; read -r _; echo \"$1\" > \"$2\"";
 
 impl InForce {
-    /// Polls threaded NAPIs in a workqueue.
+    /// Makes the kernel poll threaded NAPIs in a workqueue.
     pub(crate) fn new(workqueue: Workqueue) -> Result<Self, Fault> {
         let value = match workqueue {
             Workqueue::Bound => "1",
@@ -91,7 +91,7 @@ mod test {
         assert_eq!(value(), "2");
         drop(in_force);
         assert_eq!(value(), "0\n");
-        // When a process is killed, the kernel closes its descriptors.
+        // Close the descriptor, as the kernel does when a process is killed.
         let mut killed = InForce::set(parameter, "1").expect("is set");
         drop(killed.keeper.stdin.take());
         killed.keeper.wait().expect("exits");

@@ -52,8 +52,8 @@ pub(super) fn report(
     Ok(Exit::Done)
 }
 
-/// The state after each pair, or after evenly spaced pairs if there are many: computing an interval requires
-/// all pairs before it.
+/// Returns the state after each pair, or after evenly spaced pairs if there are many, because computing an
+/// interval requires all pairs before it.
 fn points(differences: &[f64], level: f64) -> Vec<ComparePoint> {
     const POINTS_MAX: usize = 300;
     let every = differences.len().div_ceil(POINTS_MAX).max(1);

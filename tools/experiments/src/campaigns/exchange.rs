@@ -23,7 +23,7 @@ use crate::reports::GridReport;
 /// Default directory of the file that `bench storage` reads and writes.
 const STORAGE_DIR: &str = "/var/tmp";
 
-/// Maximum size of a file of gates.
+/// The maximum size of a gates file, in bytes.
 const GATES_BYTES_MAX: u64 = 64 << 10;
 
 /// Measures, prints the tables, and writes the files.
@@ -60,7 +60,7 @@ pub(super) fn run_storage(bench: &Storage, context: &Context<'_>) -> Result<Exit
     }
 }
 
-/// Kernel threads against softirqs; the full matrix includes storage.
+/// Compares kernel threads with softirqs. The full matrix includes storage.
 pub(super) fn run_threaded(bench: &Threaded, context: &Context<'_>) -> Result<Exit, Fault> {
     if bench.common.machines.server.is_some() {
         let storage = bench.has_storage().then(|| machines::Storage {
@@ -78,7 +78,7 @@ pub(super) fn run_threaded(bench: &Threaded, context: &Context<'_>) -> Result<Ex
     conduct(bench, context, Some((path_of(&file), true)))
 }
 
-/// A path to an unnamed file, for this process's children.
+/// Returns a path by which this process's children can open an unnamed file.
 fn path_of(file: &File) -> PathBuf {
     linux::process::path_of_our(file)
 }
@@ -168,7 +168,7 @@ fn across_machines<B: Compares>(
     measure(bench, context, stage, &cases, grid, gates.as_ref(), Place::Machines)
 }
 
-/// Checks that the files can be written before the experiment rather than after it, and reads the gates.
+/// Checks that the files can be written before the experiment, not only after it, and reads the gates.
 fn files_of(common: &Common) -> Result<Option<Gates>, Fault> {
     for path in [&common.report, &common.json].into_iter().flatten() {
         writable(path)?;
@@ -180,7 +180,7 @@ fn count(cpus: usize) -> u32 {
     u32::try_from(cpus).unwrap_or(u32::MAX)
 }
 
-/// The experiments of a bench; there is at least one.
+/// Returns the experiments of a bench, which are at least one.
 fn cases_of<B: Compares>(bench: &B, client_cpus: u32, cpus: u32) -> Result<Vec<Case>, Fault> {
     let cases = bench.cases(client_cpus, cpus);
     for case in &cases {
@@ -200,7 +200,7 @@ fn grid_of<B: Compares>(notes: Vec<String>) -> Grid {
     Grid { schema: FormatName, title: B::TITLE.to_owned(), notes, ..Grid::default() }
 }
 
-/// Makes all experiments, prints the tables and writes the files.
+/// Performs all experiments, prints the tables and writes the files.
 fn measure<B: Compares, S: Exchanges>(
     bench: &B,
     context: &Context<'_>,
@@ -262,12 +262,12 @@ fn background_note(background: u32, duty: u32) -> Option<String> {
         .then(|| format!("In addition to the server, {background} thread(s) use {duty} % of a CPU each."))
 }
 
-/// Returns the candidates that this kernel supports. A candidate that cannot be measured, as its caller knows
+/// Returns the candidates that this kernel supports. A candidate that cannot be measured, as the caller says
 /// or the kernel reports, is skipped with the reason.
 ///
 /// # Errors
-/// If a candidate fails that the kernel supports, or none remains. The inner error is an interrupt by the
-/// operator.
+/// If a candidate that the kernel supports fails, or if no candidate remains. The inner error is an interrupt
+/// by the operator.
 pub(super) fn possible<S: Stage<Error = BenchError>>(
     stage: &mut S,
     candidates: impl IntoIterator<Item = (String, Option<&'static str>)>,
@@ -317,8 +317,8 @@ fn tried<S: Stage<Error = BenchError>>(
     Ok(labels)
 }
 
-/// Whether the kernel lacks a configuration, or one of netpolicy's rules forbids it, and the host is
-/// unchanged. Any other error is a failure and ends the bench.
+/// Returns whether the fault means that the kernel lacks a configuration, or that one of netpolicy's rules
+/// forbids it, and that the host is unchanged. Any other fault is a failure and ends the bench.
 fn is_refusal(fault: &Fault) -> bool {
     let as_before = matches!(fault.host, HostState::Unchanged | HostState::Restored);
     as_before && matches!(fault.exit, Exit::Unsupported | Exit::Refused)
@@ -349,8 +349,8 @@ fn experiments<B: Compares, S: Exchanges>(
             Some(Err(stopped)) => return Some(*stopped),
             Some(Ok(results)) => match results.evidence.first() {
                 Some(run) if run.void.is_none() => Some(run.throughput),
-                // Without a rate, loads cannot be shares of it: the void run, with its reason, represents the
-                // experiment.
+                // Without a rate, loads cannot be shares of it. The void run, with its reason, then
+                // represents the experiment.
                 _ => {
                     grid.variants.push(Variant { name: case.name.clone(), borne: None, results });
                     continue;
@@ -377,8 +377,8 @@ fn experiments<B: Compares, S: Exchanges>(
     None
 }
 
-/// The progress over all experiments, during experiment `number`, assuming that all have the same number of
-/// runs.
+/// Returns the progress over all experiments, during experiment `number`, assuming that all have the same
+/// number of runs.
 pub(super) fn among(mut progress: Progress<'_>, number: usize, experiments: usize) -> Progress<'_> {
     let each = progress.left.map(|left| left.0 / (progress.total - progress.done).max(1) as u64);
     progress.done += progress.total * number;
@@ -423,7 +423,7 @@ pub(super) fn write_report(path: &Path, grid: &Grid, context: &Context<'_>) -> R
     Ok(())
 }
 
-/// The exit code of a bench: success if any run counts and no gate is missed.
+/// Returns the exit code of a bench: success if any run counts and no gate is missed.
 pub(super) fn verdict(context: &Context<'_>, grid: &Grid, gated: bool) -> Exit {
     if !grid.counts() {
         context.console.say("No run counts.");

@@ -1,4 +1,4 @@
-//! `bench live`: compares the estimates of `watch` with the ground truth on the wire.
+//! `bench live`: compares the estimates of `watch` with the truth on the wire.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::bench::live_args::{Live, LiveLoad};
 use crate::bench::{BenchError, LiveStage, pace};
 use crate::reports::{LiveBenchReport, LiveCostReport};
 
-/// Makes every run and reports the errors of the estimates.
+/// Performs every run, and reports the errors of the estimates.
 pub(super) fn run(arguments: &Live, context: &Context<'_>) -> Result<Exit, Fault> {
     if let Some(path) = &arguments.json {
         super::running::writable(path)?;
@@ -30,8 +30,8 @@ pub(super) fn run(arguments: &Live, context: &Context<'_>) -> Result<Exit, Fault
     let all = modes.len() * loads.len() * usize::try_from(arguments.repeats).unwrap_or(usize::MAX);
     let (mut trials, began) = (Vec::new(), Instant::now());
     let mut stopped = None;
-    // Iterate by load, because the client turnaround times learned under the kernel's default mode are valid
-    // for one load only.
+    // Iterate by load, because the clients' turnaround times that are learned under the kernel's default mode
+    // are valid for one load only.
     'runs: for load in &loads {
         for round in 0..arguments.repeats {
             for mode in &modes {

@@ -56,7 +56,7 @@ pub fn run(arguments: &Bench, context: &Context<'_>) -> Result<Exit, Fault> {
 }
 
 fn memcached(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, Fault> {
-    // Check that the files can be written before the experiment rather than after it.
+    // Check before the experiment, not only after it, that the files can be written.
     for path in [&arguments.report, &arguments.json].into_iter().flatten() {
         writable(path)?;
     }
@@ -144,7 +144,7 @@ fn checked(workload: &model::MemcachedWorkload) -> Result<(), Fault> {
     workload.check().map_err(|error| impossible(&error, "--key-size"))
 }
 
-/// Makes every run, or those that an earlier command did not make, and reports the results.
+/// Performs every run, or those that an earlier command did not make, and reports the results.
 fn conduct<S: Stage<Error = BenchError>>(
     arguments: &MemcachedBench,
     context: &Context<'_>,
@@ -229,7 +229,7 @@ fn plan<S: Stage<Error = BenchError>>(
     Ok(Results { capacity, ..Results::new(experiment, Vec::new()) })
 }
 
-/// The capacity of the server under the kernel's default delivery mode, in requests per second.
+/// Measures the capacity of the server under the kernel's default delivery mode, in requests per second.
 fn bears<S: Stage<Error = BenchError>>(
     stage: &mut S,
     labels: &[String],

@@ -44,7 +44,7 @@ const FOREIGN_NOTES: [&str; 2] = [
 
 /// Measures, prints the tables, and writes the files.
 pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, Fault> {
-    // Check that the files can be written before the experiment rather than after it.
+    // Check before the experiment, not only after it, that the files can be written.
     for path in [&arguments.report, &arguments.json].into_iter().flatten() {
         writable(path)?;
     }
@@ -153,7 +153,7 @@ impl Mixes for MachinesStage<'_> {
     }
 }
 
-/// Measures our own servers in all mixtures.
+/// Measures netpolicy's own servers in all mixtures.
 fn mixed<S: Mixes>(
     arguments: &Policies,
     context: &Context<'_>,
@@ -197,7 +197,7 @@ fn mixed<S: Mixes>(
     }
 }
 
-/// Measures a server of the operator's choice: one variant per number of connections.
+/// Measures a server of the operator's choice, with one variant for each number of connections.
 fn foreign<S: Mixes>(
     arguments: &Policies,
     context: &Context<'_>,
@@ -254,13 +254,13 @@ fn foreign<S: Mixes>(
     }
 }
 
-/// The mixture with the most workloads of both kinds: trying it first shows unsupported configurations before
-/// the first run.
+/// Returns the mixture with the most workloads of both kinds. Trying it first shows unsupported
+/// configurations before the first run.
 fn fullest(mixtures: &[Mixture]) -> Option<Mixture> {
     mixtures.iter().copied().max_by_key(|mixture| (mixture.is_mixed(), mixture.at_once()))
 }
 
-/// A grid without variants, which defines the groups that are shown together.
+/// Returns a grid without variants, which defines the groups to show together.
 pub(super) fn empty(arguments: &Policies, mixtures: &[Mixture], title: &str) -> Grid {
     let against: Vec<String> = {
         let tunings = arguments.tunings();
@@ -288,8 +288,8 @@ pub(super) fn empty(arguments: &Policies, mixtures: &[Mixture], title: &str) -> 
     }
 }
 
-/// Runs the experiments one after another, until one stops. A mixed experiment gives two variants: one per
-/// kind of workload.
+/// Runs the experiments one after another, until one stops. A mixed experiment gives two variants: one for
+/// each kind of workload.
 fn experiments<S: Mixes>(
     arguments: &Policies,
     context: &Context<'_>,

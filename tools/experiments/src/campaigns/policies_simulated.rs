@@ -1,5 +1,5 @@
-//! `bench policies --simulated`: the same evaluation at the scale of the NET-policy document, in the model of
-//! the receive path.
+//! `bench policies --simulated`: simulates the same evaluation at the scale of the NET-policy document, with
+//! the model of the receive path.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ use crate::simulations::{Job, evidence, run_all, scenario};
 /// The scenario of the document's machine.
 const SCENARIO: &str = "net-policy";
 
-/// The driver of its NIC; recipes may depend on it.
+/// The driver of the NIC of the document's machine, on which recipes may depend.
 const DRIVER: &str = "i40e";
 
 /// Outstanding requests of a throughput-first workload (netperf's `-b`, for which the document gives no
@@ -50,7 +50,7 @@ const NOTES: [&str; 5] = [
 
 /// Computes the evaluation, prints the tables, and writes the files.
 pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, Fault> {
-    // Check that the files can be written before the computation rather than after it.
+    // Check before the computation, not only after it, that the files can be written.
     for path in [&arguments.report, &arguments.json].into_iter().flatten() {
         writable(path)?;
     }
@@ -106,7 +106,7 @@ fn simulated(arguments: &Policies, context: &Context<'_>) -> Result<Grid, Fault>
     Ok(grid)
 }
 
-/// The scenario of a mixture of one kind of workload under a tuning.
+/// Returns the scenario of a mixture of one kind of workload under a tuning.
 fn of_tuning(
     base: &Scenario,
     tuning: Tuning,
@@ -120,7 +120,7 @@ fn of_tuning(
         if mixture.throughput > 0 { processes.saturating_mul(BURST) } else { processes };
     scenario.clients.load = OfferedLoad::Max;
     match tuning {
-        // In the model, a pinned thread has its CPU to itself.
+        // In the model, each pinned thread has a CPU to itself.
         Tuning::Manual => scenario.layout.pinned = processes <= scenario.hardware.cpus,
         Tuning::Delivery(mode) => scenario.deliver(mode),
         Tuning::Policy(policy) => under(&mut scenario, policy, recipes)
@@ -180,7 +180,7 @@ fn lay_out(scenario: &mut Scenario, layout: &Layout) {
     let cpus = match layout {
         Layout::OneToOne | Layout::RxPerCore => scenario.hardware.cpus,
         Layout::LocalNuma => {
-            // Queues beyond the node's CPUs receive nothing.
+            // Queues beyond the node's number of CPUs would receive nothing.
             scenario.hardware.queues = scenario.hardware.queues.min(scenario.hardware.node_cpus);
             scenario.hardware.node_cpus
         }
@@ -216,8 +216,8 @@ mod test {
             assert_eq!(scenario.costs, all[0].costs);
         }
         let hashes: std::collections::BTreeSet<String> = all.iter().map(Scenario::hash).collect();
-        // The model has no rules and RSS contexts, which distinguish mix; its recipe otherwise equals that of
-        // none with another layout.
+        // The model has neither the rules nor the RSS contexts that distinguish mix. Otherwise, the recipe of
+        // mix equals that of none with another layout.
         assert!(hashes.len() >= Tuning::ALL.len() - 1, "{hashes:?}");
     }
 

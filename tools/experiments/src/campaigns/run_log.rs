@@ -1,7 +1,8 @@
-//! The runs of an experiment in a file as they are made, so that a killed one can be resumed.
+//! Writes the runs of an experiment to a file as they are made, so that an experiment that was killed can be
+//! resumed.
 //!
-//! The file is next to the evidence file until that is written. It has a line with the plan, then a line for
-//! each run.
+//! The file is next to the evidence file, until the evidence file is written. It has a line with the plan,
+//! followed by a line for each run.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -35,8 +36,8 @@ fn path_of(json: &Path) -> PathBuf {
 }
 
 impl Earlier {
-    /// Reads the log next to the evidence file `json`. Without `resume`, an unfinished experiment is an
-    /// error, because it would be overwritten.
+    /// Reads the log next to the evidence file `json`. Without `resume`, a log of an unfinished experiment is
+    /// an error, because the log would be overwritten.
     pub(super) fn read(json: Option<&Path>, resume: bool) -> Result<Option<Self>, Fault> {
         let Some(json) = json else { return Ok(None) };
         let path = path_of(json);
@@ -97,7 +98,7 @@ impl Earlier {
             machines.iter().map(what).collect::<Vec<_>>()
         };
         let other_host = |run: &Evidence| match &run.origin {
-            // The machine's description begins with its CPU model.
+            // The description of the machine begins with its CPU model.
             Origin::Measured(on) => {
                 let is_this = on.host == host && on.kernel == kernel && on.machine.starts_with(&cpu_model);
                 machines.is_empty() && !is_this
@@ -125,7 +126,7 @@ impl Earlier {
     }
 }
 
-/// The plan and the runs; a truncated last line is omitted.
+/// Parses the plan and the runs. A truncated last line is omitted.
 fn parse(text: &[u8]) -> Option<Results> {
     let mut lines = whole_lines(text);
     let mut results: Results = serde_json::from_slice(lines.next()?).ok()?;
@@ -133,7 +134,7 @@ fn parse(text: &[u8]) -> Option<Results> {
     Some(results)
 }
 
-/// The lines up to the last line break. What follows may end anywhere, even inside a character.
+/// Returns the lines up to the last line break. The text after it may end anywhere, even inside a character.
 fn whole_lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"))
 }
@@ -145,7 +146,7 @@ fn line(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {
 }
 
 impl RunLog {
-    /// Writes the runs so far, in place of an earlier log.
+    /// Writes the runs so far, replacing an earlier log.
     pub(super) fn start(json: &Path, made: &Results) -> Result<Self, Fault> {
         let path = path_of(json);
         let mut written = path.clone().into_os_string();
@@ -170,7 +171,7 @@ impl RunLog {
         added.map_err(|error| Fault::file(&self.path, error))
     }
 
-    /// Removes the log: the evidence file holds every run.
+    /// Removes the log, because the evidence file contains every run.
     pub(super) fn remove(self) -> Result<(), Fault> {
         std::fs::remove_file(&self.path).map_err(|error| Fault::file(&self.path, error))
     }
@@ -194,7 +195,7 @@ mod test {
         Line::try_parse_from(format!("bench {words}").split(' ')).expect("parses").memcached
     }
 
-    /// The plan of a command on a machine with a capacity of 100 000 requests per second.
+    /// Returns the plan of a command on a machine with a capacity of 100 000 requests per second.
     fn plan(arguments: &Memcached) -> Results {
         let (labels, loads) = (vec!["base".to_owned()], arguments.loads_on(100_000.0));
         let experiment = Experiment { labels, loads, rounds: arguments.rounds(), seed: arguments.seed };

@@ -1,4 +1,4 @@
-//! The common parts of running campaigns: checks that files can be written, progress, and early ends.
+//! What all campaigns share: checks that files can be written, progress messages, and early ends.
 
 use std::io::Write;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(super) enum Place {
     Machines,
 }
 
-/// How an interrupted or failed experiment ends; `None` if the measurements decide.
+/// Determines how an interrupted or failed experiment ends; `None` if the measurements determine it.
 pub(super) fn early(
     context: &Context<'_>,
     results: &Results,
@@ -44,7 +44,7 @@ pub(super) fn early(
         (Some(restore), Place::Lab) => {
             context.console.say(&format!("The lab was not restored before it was removed: {restore}"));
         }
-        // That the host was not restored is more important than why the run failed.
+        // Report that the host was not restored: that is more important than why the run failed.
         (Some(BenchError::Failed(restore)), Place::Machines) if restore.exit == Exit::NotRestored => {
             context.console.say(&format!("Stopped in {cell}: {made}: {cause}"));
             return Err(restore);
@@ -76,7 +76,7 @@ pub(super) fn early(
     }
 }
 
-/// The exit code of a command that was ended by a signal, as shells define it.
+/// Returns the exit code of a command that a signal ended, as shells define it.
 pub(super) fn of_signal(signal: linux::Signal) -> u8 {
     u8::try_from(128 + signal.number()).unwrap_or(u8::MAX)
 }
@@ -87,7 +87,7 @@ pub(super) fn writable(path: &Path) -> Result<(), Fault> {
     opened.map_err(|error| Fault::file(path, error))
 }
 
-/// The progress already reported to the operator.
+/// The progress that was already reported to the operator.
 #[derive(Default)]
 pub(super) struct ProgressReport {
     tenths: Option<usize>,

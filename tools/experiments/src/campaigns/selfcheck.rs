@@ -14,7 +14,7 @@ use crate::bench::selfcheck_args::Selfcheck;
 use crate::bench::{BenchError, Client, SelfcheckStage, Tool, pace};
 use crate::reports::{ClosedLoop, Disturbance, NotMade, Runs, SelfcheckReport, Verdict};
 
-/// Makes every run and reports how far the instruments differ.
+/// Performs every run, and reports how far the instruments differ.
 pub(super) fn run(arguments: &Selfcheck, context: &Context<'_>) -> Result<Exit, Fault> {
     let layout = layout(context)?;
     if layout.is_shared() {
@@ -115,7 +115,7 @@ fn check(
     Ok(SelfcheckReport::new(service_time_us, disturbance, &runs, &closed, not_made))
 }
 
-/// The CPU time that other work took during the check.
+/// Describes the CPU time that other work took during the check.
 #[expect(clippy::cast_precision_loss, reason = "ticks and spans of minutes, below 2^53")]
 fn disturbance(
     before: &model::Counters,

@@ -12,7 +12,7 @@ use crate::machines;
 use crate::machines::host::{self, Connection};
 use crate::machines::token::Token;
 
-/// Serves until a signal ends the process, or as a client on another machine requests.
+/// Serves until a signal ends the process, or serves the requests of a client on another machine.
 pub(super) fn run(arguments: &Serve, context: &Context<'_>) -> Result<Exit, Fault> {
     let listen = match (arguments.listen, &arguments.token) {
         (None, _) => return host::serve(context, Connection::stdio()?),
@@ -45,7 +45,7 @@ pub(super) fn run(arguments: &Serve, context: &Context<'_>) -> Result<Exit, Faul
         in_a_row: arguments.in_a_row,
         service,
     };
-    // Check before a client can connect: the client may rely on it.
+    // Check before a client can connect, because the client may rely on it.
     options.check().map_err(fault)?;
     let listener = listen_on(listen, &options).map_err(fault)?;
     serve(listener, &options, &AtomicBool::new(false)).map_err(fault)?;

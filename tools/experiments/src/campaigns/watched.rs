@@ -11,8 +11,8 @@ use session::{Exit, Fault};
 use crate::Context;
 use latency::reports::WatchReport;
 
-/// Minimum number of points in a chart, if there are enough windows; with fewer requests per point, p99 is
-/// omitted.
+/// The minimum number of points in a chart, if there are enough windows. If points then have too few
+/// requests, p99 is omitted.
 const POINTS_MIN: usize = 20;
 
 /// Prints a recorded watch and writes its plot.
@@ -27,7 +27,7 @@ pub(super) fn report(
     let summary = Summary::of(&all, caveats(service, &all, false));
     context.console.report(&WatchReport::of_record(&recording.header, &summary))?;
     let Some(path) = into else { return Ok(Exit::Done) };
-    // Combine windows so that the chart has few enough points, each with enough requests for p99.
+    // Combine windows, so that the chart has few enough points and each point has enough requests for p99.
     let windows = recording.windows.len();
     let enough = requests_for(0.99).saturating_mul(u64::try_from(windows).unwrap_or(u64::MAX));
     let together = usize::try_from(enough.div_ceil(summary.requests.max(1))).unwrap_or(windows);

@@ -14,10 +14,10 @@ pub struct TwoMachines {
     /// its `bench serve --listen --token`.
     #[arg(long, value_name = "ssh:HOST|HOST:PORT", group = "own_client")]
     pub server: Option<Peer>,
-    /// The file with the token, the same one on both machines.
+    /// The file with the token. It must be the same on both machines.
     #[arg(long, value_name = "FILE", requires = "server")]
     pub token: Option<PathBuf>,
-    /// The server's address [default: the one that is connected to].
+    /// The server's address [default: the address to which the control connection is made].
     #[arg(long, value_name = "ADDRESS", requires = "server")]
     pub server_address: Option<IpAddr>,
     /// The server's port [default: a free one].
@@ -28,7 +28,7 @@ pub struct TwoMachines {
     pub server_program: String,
 }
 
-/// Another machine, and how it is reached.
+/// Another machine, and how to reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// By ssh.
@@ -55,12 +55,12 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A text that names no machine.
+/// The error for a text that names no machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` names no machine: write ssh:HOST or HOST:PORT, as in ssh:root@192.0.2.7 or 192.0.2.7:7100")]
 pub struct NotAMachine(String);
 
-/// The syntax of a machine that is reached by ssh.
+/// The prefix of a machine that is reached by ssh.
 pub(crate) const PREFIX: &str = "ssh:";
 
 impl FromStr for Peer {

@@ -1,5 +1,5 @@
-//! The client's machine under a delivery mode (`--both-sides`): its device, by the same transaction and guard as
-//! the server's. The epolls of its threads are set as each thread starts.
+//! Applies a delivery mode to the client's machine (`--both-sides`): to its device, by a transaction with a
+//! guard, as on the server. The epolls of the client's threads are set when each thread starts.
 
 use apply::{Allow, Journal, TransactionName};
 use linux::{Kernel, Netns, Processes};
@@ -22,7 +22,7 @@ pub(crate) struct ClientSide<'a> {
     held: Option<Held>,
 }
 
-/// The value in force.
+/// The settings in force.
 struct Held {
     transaction: Option<TransactionName>,
     guard: Guardian,
@@ -30,7 +30,7 @@ struct Held {
 }
 
 impl<'a> ClientSide<'a> {
-    /// Prepares this machine, and restores settings that an earlier bench may have left.
+    /// Prepares this machine, and restores settings that an earlier bench may have left in force.
     pub(crate) fn new(
         context: &'a Context<'a>,
         netns: &Netns,
@@ -57,7 +57,7 @@ impl<'a> ClientSide<'a> {
         Ok(())
     }
 
-    /// Restores the device, and compares it with its state before.
+    /// Restores the device, and compares it with its earlier state.
     pub(crate) fn restore(&mut self) -> Result<(), Fault> {
         let Some(Held { transaction, guard, before }) = self.held.take() else { return Ok(()) };
         if let Some(transaction) = transaction {

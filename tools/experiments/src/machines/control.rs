@@ -16,26 +16,27 @@ use super::line::{Lines, Seal, encode};
 use super::message::{ALIVE_EVERY, Hello, Reply, Request, SILENCE_MAX};
 use super::token::{Handshake, Prover, Token, handshake_lines};
 
-/// The variable with the command that is used instead of `ssh`, as a shell command. Its arguments are the
-/// destination and the words of the remote command.
+/// The environment variable with the shell command to use instead of `ssh`. Its arguments are the destination
+/// and the words of the remote command.
 pub(crate) const SSH_VARIABLE: &str = "NETPOLICY_SSH_COMMAND";
 
-/// The default: ssh exits if the server's machine has not answered for [`SILENCE_MAX`].
+/// The default command: ssh exits if the server's machine has not answered for [`SILENCE_MAX`].
 const SSH: &str = "ssh -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
 
-/// Maximum time until the other machine sends its greeting: the operator may have to type a password.
+/// How long to wait for the other machine's greeting. The operator may have to type a password.
 const GREETS_WITHIN: Duration = Duration::from_secs(120);
 
-/// Maximum time of any other reply: servers may have to start, and a file may have to be filled.
+/// How long to wait for any other reply. Servers may have to start, and a file may have to be filled.
 const REPLIES_WITHIN: Duration = Duration::from_secs(300);
 
-/// Maximum time until ssh exits after its input was closed. The other machine restores itself in this time.
+/// How long to wait for ssh to exit after its input was closed. In this time, the other machine restores
+/// itself.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Maximum time of one attempt to connect by TCP, and of each message until both ends are authenticated.
+/// How long to wait for a TCP connection and, until both ends are authenticated, for each message.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
 
-/// How much is read at once.
+/// The maximum number of bytes to read in one call.
 const READ_BYTES: usize = 64 << 10;
 
 /// A connection to the server's machine. Dropping it makes that machine restore itself.
@@ -43,7 +44,7 @@ const READ_BYTES: usize = 64 << 10;
 pub(crate) struct Control {
     server: String,
     link: Link,
-    /// `None` once the pipe is closed.
+    /// The stream for requests; `None` once it is closed.
     to: Arc<Mutex<Option<Sink>>>,
     replies: Receiver<Result<Reply, String>>,
     _alive: Sender<()>,
@@ -81,8 +82,8 @@ impl Control {
     /// Connects from this namespace, and checks that the other machine has the same version.
     ///
     /// # Errors
-    /// If ssh or netpolicy cannot be started, or no program listens there; [`Exit::Unsupported`] for another
-    /// version, [`Exit::Refused`] for another token.
+    /// If ssh or netpolicy cannot be started, or no program listens on the port; [`Exit::Unsupported`] for
+    /// another version, [`Exit::Refused`] for another token.
     pub(crate) fn connect(options: &TwoMachines, netns: &Netns) -> Result<Self, Fault> {
         let usage = |words: String, hint: &str| Fault::new(Exit::Usage, words).hint(hint);
         let Some(peer) = &options.server else {
@@ -130,16 +131,17 @@ impl Control {
     /// Sends a request and waits for its reply.
     ///
     /// # Errors
-    /// The failure there, or that the connection is lost: then the other machine restores itself.
+    /// If the request fails on the other machine, or the connection is lost; the other machine then restores
+    /// itself.
     pub(crate) fn request(&mut self, request: &Request) -> Result<Reply, Fault> {
         self.send(request)?;
         self.reply(REPLIES_WITHIN)
     }
 
-    /// Sends a request whose reply has no content, and waits for it.
+    /// Sends a request whose reply has no content, and waits for the reply.
     ///
     /// # Errors
-    /// As [`Self::request`].
+    /// As for [`Self::request`].
     pub(crate) fn order(&mut self, request: &Request) -> Result<(), Fault> {
         match self.request(request)? {
             Reply::Done => Ok(()),
@@ -147,7 +149,7 @@ impl Control {
         }
     }
 
-    /// The fault for a reply of another kind than the request's.
+    /// Creates the fault for a reply that does not belong to the request.
     pub(crate) fn unexpected(&mut self, reply: &Reply) -> Fault {
         let words: String = format!("{reply:?}").chars().take(80).collect();
         self.lose(format!("unexpected reply: {words}"))
@@ -160,7 +162,7 @@ impl Control {
         let line = encode(request)?;
         let sent = write(&self.to, &line);
         sent.map_err(|error| match self.replies.recv_timeout(Duration::from_secs(1)) {
-            // The server sent the reason before it closed the connection.
+            // If the server closed the connection, it sent the reason first.
             Ok(Ok(Reply::Failed(failure))) => failure.into_fault(&self.server),
             _ => self.lose(error.to_string()),
         })
@@ -176,15 +178,17 @@ impl Control {
         }
     }
 
-    /// Ends the connection, and returns the state of the other machine.
+    /// Ends the connection, and returns the fault with the state of the other machine.
     fn lose(&mut self, why: String) -> Fault {
         self.is_lost = true;
         let ended = self.end();
         let server = &self.server;
         let (exit, why) = match ended.and_then(|status| status.code()) {
-            // The exit code of the other machine's netpolicy, with the reason from its standard error.
+            // ssh exits with the exit code of the other machine's netpolicy, which has printed the reason to
+            // standard error.
             Some(code @ (6 | 7)) => (Exit::of(code.try_into().unwrap_or(1)).unwrap_or(Exit::Failed), why),
-            // netpolicy exited there before its greeting: clap rejected the command line.
+            // netpolicy exited on the other machine before its greeting, because clap rejected the command
+            // line.
             Some(2) if !self.has_greeted => (
                 Exit::Unsupported,
                 format!(
@@ -202,8 +206,8 @@ impl Control {
             ))
     }
 
-    /// Closes the connection and waits until the other machine has restored itself and closed it, too.
-    /// Returns the exit status of ssh.
+    /// Closes the connection and waits until the other machine has restored itself and closed the connection,
+    /// too. Returns the exit status of ssh.
     fn end(&mut self) -> Option<ExitStatus> {
         drop(self.to.lock().unwrap_or_else(PoisonError::into_inner).take());
         let begun = Instant::now();
@@ -244,8 +248,8 @@ fn by_ssh(host: &str, options: &TwoMachines) -> Result<(Link, Sink, Source), Fau
     let ssh = std::env::var(SSH_VARIABLE).ok().filter(|command| !command.trim().is_empty());
     let ssh = ssh.unwrap_or_else(|| SSH.to_owned());
     let mut command = Command::new("/bin/sh");
-    // Ctrl-C is for this program, which then restores the other machine; ssh keeps ignoring signals that are
-    // ignored when it starts.
+    // Ctrl-C must reach only this program, which then restores the other machine. ssh keeps ignoring signals
+    // that are ignored when it starts.
     command.args(["-c", &format!("trap '' INT QUIT; exec {ssh} \"$@\""), "netpolicy-ssh", host]);
     command.args(options.server_program.split_whitespace()).args(["bench", "serve", "--stdio"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -261,9 +265,9 @@ fn by_ssh(host: &str, options: &TwoMachines) -> Result<(Link, Sink, Source), Fau
 fn by_tcp(address: (&str, u16), peer: &Peer, token: &Token) -> Result<(Link, Sink, Source), Fault> {
     let failed = |error| Fault::file(peer.to_string(), error);
     let stream = connected(address).map_err(failed)?;
-    // The start and end of a window are messages, which must not be delayed.
+    // Messages mark the start and end of a window, so they must not be delayed.
     stream.set_nodelay(true).map_err(failed)?;
-    // A machine that lost its power or its network acknowledges no keep-alive.
+    // Limit the wait: a machine that lost its power or its network acknowledges nothing.
     let silence = u32::try_from(SILENCE_MAX.as_millis()).unwrap_or(u32::MAX);
     set_tcp_user_timeout(&stream, silence).map_err(|errno| failed(errno.into()))?;
     for set in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {

@@ -1,4 +1,4 @@
-//! One device of a machine with its lower devices: a bench observes and changes no other.
+//! Observes one device of a machine with its lower devices. A bench observes and changes no other device.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use linux::{Netns, Processes};
 use model::{Host, IfIndex, Plan, Policy};
 use session::{Exit, Fault, cycle, services};
 
-/// The device, its lower devices, and these processes.
+/// Observes the device, its lower devices, and these processes.
 pub(super) fn observe(netns: &Netns, device: IfIndex, processes: &Processes) -> Result<Host, Fault> {
     let mut host = linux::observe(netns, processes)?;
     let own = host.devices.iter().find(|one| one.id.ifindex == device);

@@ -1,8 +1,9 @@
 //! The server's end of the connection: `bench serve --stdio`, and each client of `bench serve --listen
 //! --token`.
 //!
-//! The host is restored when the client requests it, when the connection ends, when the client is silent, and
-//! on a signal. If this process is killed, its guard restores the host, and the kernel ends the server.
+//! The host is restored when the client requests it, when the connection ends, when the client is silent for
+//! too long, and on a signal. If this process is killed, its guard process restores the host, and the kernel
+//! ends the server.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -51,25 +52,26 @@ use crate::bench::{
     in_words, policy, preloaded, server_fault, settings, threads,
 };
 
-/// The file in the journal's directory that a bench with another machine locks.
+/// The file in the journal's directory that a bench with another machine locks while it runs.
 const LOCK: &str = "bench.lock";
 
-/// Maximum time until a client has authenticated itself.
+/// How long a client may take to authenticate itself.
 const AUTHENTICATES_WITHIN: Duration = Duration::from_secs(10);
 
-/// How much is read at once.
+/// The maximum number of bytes to read in one call.
 const READ_BYTES: usize = 64 << 10;
 
-/// The variable with sshd's addresses: client, its port, server, its port.
+/// The environment variable with the addresses of an sshd connection: client, client's port, server, server's
+/// port.
 const SSH_CONNECTION: &str = "SSH_CONNECTION";
 
-/// Serves the client of this connection, and restores the host when it is gone.
+/// Serves the client of this connection, and restores the host when the client has disconnected.
 pub(crate) fn serve(context: &Context<'_>, mut connection: Connection) -> Result<Exit, Fault> {
     let mut signals = Signals::catch()?;
     let mut end = None;
     let served = serve_on(context, &mut connection, &mut signals, &mut end);
     if let Err(fault) = &served {
-        // The client may have disconnected.
+        // Ignore failures, because the client may have disconnected.
         let _ = connection.reply(&Reply::Failed(Failure::from(fault)));
     }
     if let Some(end) = end {
@@ -102,7 +104,7 @@ fn serve_on(
     (context.refuse_beside_daemon)(context.session)?;
     let mut host = BenchHost::new(context, prepare, connection.local)?;
     let served = host.serve(connection, signals, end);
-    // Remove everything, however the session ended.
+    // Remove everything, in whatever way the session ended.
     let restored = host.restore();
     context.session.forget_old_transactions(context.console);
     restored?;
@@ -131,14 +133,14 @@ pub(crate) struct Connection {
     lines: Lines,
     /// The seal of sent messages, if the connection has a token.
     seal: Option<Seal>,
-    /// The time of the last data.
+    /// When data last arrived.
     heard: Instant,
     /// This machine's address, if it is known.
     local: Option<IpAddr>,
 }
 
 impl Connection {
-    /// Standard input and output, which ssh connects.
+    /// Uses standard input and output, which ssh has connected to the client.
     ///
     /// # Errors
     /// If no descriptors are left.
@@ -157,7 +159,7 @@ impl Connection {
         })
     }
 
-    /// A connection by TCP that was accepted as standard input. Authenticates the client.
+    /// Uses a TCP connection that was accepted and passed as standard input. Authenticates the client.
     ///
     /// # Errors
     /// [`Exit::Refused`] if the client has another token.
@@ -205,7 +207,7 @@ impl Connection {
     }
 
     /// Waits for the next message of the handshake. A slow client is disconnected, even if it keeps sending
-    /// small pieces.
+    /// small pieces of a message.
     fn shake(&mut self) -> Result<Handshake, Box<dyn std::error::Error + Send + Sync>> {
         let mut buffer = [0; HANDSHAKE_BYTES_MAX];
         loop {
@@ -228,7 +230,7 @@ impl Connection {
         }
     }
 
-    /// The next request; `None` if there are no more, with the reason if there is one.
+    /// Returns the next request, or `None` when there are no more. `end` gets the reason, if there is one.
     fn next(&mut self, signals: &mut Signals, end: &mut Option<End>) -> Result<Option<Request>, Fault> {
         let mut buffer = vec![0; READ_BYTES];
         let failed = |errno: rustix::io::Errno| Fault::file("the connection", errno.into());
@@ -260,7 +262,7 @@ impl Connection {
             }
             if readable {
                 match rustix::io::read(&self.from, &mut buffer[..]) {
-                    // A client that was killed with replies unread resets the connection.
+                    // If a client was killed before it read all replies, the kernel resets the connection.
                     Ok(0) | Err(rustix::io::Errno::CONNRESET) => return Ok(None),
                     Ok(length) => {
                         self.heard = Instant::now();
@@ -303,15 +305,15 @@ struct BenchHost<'a> {
     counters: CounterSource,
     delivery: Option<DeliverySampler>,
     cell: Option<Cell>,
-    /// The temporary file of the bench on storage, which exists as long as it is open.
+    /// The temporary file of the bench on storage, which exists only as long as this descriptor is open.
     _file: Option<File>,
-    /// The lock that admits one client at a time.
+    /// The lock that lets only one client at a time use this machine.
     _lock: File,
 }
 
 /// A server with a configuration in force.
 struct Cell {
-    /// Empty once the servers were stopped.
+    /// The servers; empty once they were stopped.
     servers: Vec<Server>,
     transactions: Vec<TransactionName>,
     /// The machine's state before the run; `None` if it could not be observed.
@@ -328,9 +330,9 @@ struct Cell {
     opened: Option<AtEdge>,
     /// The other work on the machine during the window.
     background: Option<RunningBackground>,
-    /// The policy's bound on idle states.
+    /// The policy's limit on the wake-up latency.
     _wake: Option<WakeLatency>,
-    /// Makes a workqueue poll while the cell exists.
+    /// Makes a workqueue poll for as long as the cell exists.
     workqueue: Option<WorkqueueInForce>,
 }
 
@@ -351,7 +353,7 @@ impl Server {
     }
 }
 
-/// The desired configuration of a client.
+/// The configuration that a client requests.
 enum Aim {
     Configuration(Configuration),
     Tuning(Tuning),
@@ -368,7 +370,7 @@ impl Aim {
         }
     }
 
-    /// How servers are started.
+    /// Returns the configuration with which servers are started.
     const fn configuration(&self) -> Configuration {
         match self {
             Self::Configuration(configuration) => *configuration,
@@ -378,7 +380,7 @@ impl Aim {
 }
 
 impl<'a> BenchHost<'a> {
-    /// Prepares for a bench, and restores settings that an earlier bench may have left.
+    /// Prepares for a bench, and restores settings that an earlier bench may have left in force.
     fn new(context: &'a Context<'a>, prepare: Prepare, local: Option<IpAddr>) -> Result<Self, Fault> {
         let netns = context.session.netns()?;
         expire::roll_back_expired(context.session, context.console, expire::Who::Guard)?;
@@ -473,7 +475,8 @@ impl<'a> BenchHost<'a> {
         }
     }
 
-    /// Starts the servers and applies the requested configuration. The cell records each step as it is done.
+    /// Starts the servers and applies the requested configuration. Each step is recorded in the cell once it
+    /// is done.
     fn bring_into(&mut self, apply: &Apply) -> Result<Applied, BenchError> {
         let wanted = Aim::parse(&apply.wanted)?;
         let configuration = wanted.configuration();
@@ -505,7 +508,8 @@ impl<'a> BenchHost<'a> {
             transactions: Vec::new(),
             before: None,
             guard: None,
-            // The deadline is unique, to the nanosecond, because the guard identifies its transactions by it.
+            // The deadline must be unique, to the nanosecond, because the guard process identifies its
+            // transactions by the deadline.
             deadline: Nanoseconds(clock::now().since_boot.0.saturating_add(within)),
             napis: BTreeSet::new(),
             irqs: BTreeSet::new(),
@@ -665,7 +669,7 @@ impl<'a> BenchHost<'a> {
         Ok((Server::Program(started), address, name, None))
     }
 
-    /// A service that is already running here, and its address.
+    /// Finds a service that is already running on this machine, and its address.
     fn running(&self, name: &str, configuration: Configuration) -> Result<(Server, SocketAddr), Fault> {
         if configuration.wait_at_most().is_some() {
             let why = format!("{configuration} needs a library that is preloaded when the server starts");
@@ -685,14 +689,14 @@ impl<'a> BenchHost<'a> {
         Ok((Server::Running(found.processes), SocketAddr::new(self.address, port)))
     }
 
-    /// A port that was free a moment ago.
+    /// Returns a port that was free a moment ago.
     fn free_port(&self) -> Result<u16, Fault> {
         let address = self.address;
         let bound = self.servers.netns().run(|| TcpListener::bind((address, 0))?.local_addr())?;
         bound.map(|bound| bound.port()).map_err(|error| Fault::file(address.to_string(), error))
     }
 
-    /// The server, and the device on which it receives.
+    /// Observes the servers, and the device on which they receive.
     fn observe(&self) -> Result<Host, BenchError> {
         let servers = self.cell.iter().flat_map(|cell| &cell.servers);
         let pids: Vec<Pid> = servers.flat_map(Server::processes).map(|process| process.pid).collect();
@@ -727,7 +731,7 @@ impl<'a> BenchHost<'a> {
         Ok(Reply::Counted(Box::new(counted)))
     }
 
-    /// Restores the settings that the cell changed, and compares this machine with its previous state.
+    /// Restores the settings that the cell changed, and compares this machine with its earlier state.
     fn restore(&mut self) -> Result<(), Fault> {
         let Some(cell) = &mut self.cell else { return Ok(()) };
         cell.background = None;
@@ -807,7 +811,8 @@ fn address_of_ssh(connection: Option<&str>) -> Option<IpAddr> {
     connection.and_then(|words| words.split(' ').nth(2)?.parse().ok())
 }
 
-/// The file of the bench on storage: its path and whether it is written, and the file if it is temporary.
+/// The file of the bench on storage: its path and whether the bench writes to it, and the open file if it is
+/// temporary.
 type OpenedStorage = (Option<(PathBuf, bool)>, Option<File>);
 
 fn opened(storage: Option<Storage>) -> Result<OpenedStorage, Fault> {

@@ -1,4 +1,5 @@
-//! The lines of a connection: their maximum length, their codes, and why bytes are not a message.
+//! Splits a connection into lines: their maximum length, their authentication codes, and errors for bytes
+//! that are not a message.
 
 use std::fmt;
 
@@ -8,8 +9,8 @@ use serde::de::DeserializeOwned;
 use session::Fault;
 use sha2::Sha256;
 
-/// Maximum length of a message in bytes. The longest describes a machine with its interrupts, which has some
-/// bytes for each interrupt on each CPU.
+/// The maximum length of a message in bytes. The longest message describes a machine with its interrupts,
+/// with some bytes for each interrupt on each CPU.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 
 /// The error for bytes that are not a message.
@@ -42,14 +43,14 @@ impl fmt::Display for NotAMessage {
 
 impl std::error::Error for NotAMessage {}
 
-/// How many characters of a line are quoted in an error.
+/// How many characters of a line to quote in an error.
 const SHOWN_CHARS: usize = 120;
 
-/// Received bytes, which are split into lines.
+/// Received bytes, to be split into lines.
 #[derive(Debug)]
 pub struct Lines {
     bytes: Vec<u8>,
-    /// How many of them have been searched for the end of a line.
+    /// How many of the bytes have already been searched for the end of a line.
     searched: usize,
     /// Maximum length of a line.
     bytes_max: usize,
@@ -64,12 +65,12 @@ impl Default for Lines {
 }
 
 impl Lines {
-    /// Lines of at most this length.
+    /// Creates an empty buffer for lines of at most this length.
     pub(crate) const fn of_at_most(bytes_max: usize) -> Self {
         Self { bytes: Vec::new(), searched: 0, bytes_max, seal: None }
     }
 
-    /// From now on, each line is sealed, and may be as long as any message.
+    /// Requires a seal on every further line. A line may then be as long as any message.
     pub fn expect_seal(&mut self, seal: Seal) {
         (self.seal, self.bytes_max) = (Some(seal), MESSAGE_BYTES_MAX + Seal::BYTES);
     }
@@ -79,10 +80,10 @@ impl Lines {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next message; `None` until its line is complete.
+    /// Returns the next message; `None` until its line is complete.
     ///
     /// # Errors
-    /// If the next line is no message. The connection cannot be used after that.
+    /// If the next line is not a message. The connection cannot be used after that.
     pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, NotAMessage> {
         let Some(end) = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n') else {
             self.searched = self.bytes.len();
@@ -106,10 +107,10 @@ impl Lines {
     }
 }
 
-/// A message as it is sent, including the end of its line.
+/// Encodes a message as it is sent, including the end of its line.
 ///
 /// # Errors
-/// If it is too long.
+/// If the message is too long.
 pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, Fault> {
     let mut line = serde_json::to_vec(message).map_err(Fault::failed)?;
     if line.len() > MESSAGE_BYTES_MAX {
@@ -119,7 +120,7 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, Fault> {
     Ok(line)
 }
 
-/// Length of a code (HMAC-SHA-256), and of the random numbers.
+/// The length, in bytes, of a code (HMAC-SHA-256), and of the random numbers.
 pub(super) const BYTES: usize = 32;
 
 pub(super) fn keyed(key: &[u8]) -> Hmac<Sha256> {
@@ -127,7 +128,7 @@ pub(super) fn keyed(key: &[u8]) -> Hmac<Sha256> {
         .unwrap_or_else(|_| unreachable!("HMAC accepts keys of any length"))
 }
 
-/// Protects the messages of one direction, and their order: each line begins with its code.
+/// Protects the messages in one direction, and their order: each line begins with an authentication code.
 pub struct Seal {
     pub(super) key: [u8; BYTES],
     /// The number of messages so far.
@@ -162,7 +163,7 @@ impl Seal {
     /// Checks and removes the code of the next received line.
     ///
     /// # Errors
-    /// If the line was changed, left out, repeated, or sent by another program.
+    /// If the line was changed, repeated, or sent by another program, or if an earlier line is missing.
     pub fn open<'a>(&mut self, line: &'a [u8]) -> Result<&'a [u8], NotAMessage> {
         let (code, rest) = line.split_at_checked(2 * BYTES).ok_or(NotAMessage::Unsealed)?;
         let message = rest.strip_prefix(b" ").ok_or(NotAMessage::Unsealed)?;

@@ -13,7 +13,7 @@ use session::{Exit, Fault};
 use super::token::Token;
 use crate::Context;
 
-/// Maximum number of connections at a time. One client measures; the others are refused or are not
+/// The maximum number of simultaneous connections. Only one client measures; the others are refused, or not
 /// authenticated yet.
 const CONNECTIONS_MAX: usize = 8;
 
@@ -25,7 +25,7 @@ pub(crate) const ACCEPTED: &str = "--accepted";
 
 /// Waits for clients until a signal arrives, and then ends the processes that serve them.
 pub(crate) fn listen(context: &Context<'_>, address: SocketAddr, token: &Path) -> Result<Exit, Fault> {
-    // Only a check: each child process reads the token again.
+    // Check the token early. Each child process reads it again.
     Token::read(token)?;
     (context.refuse_beside_daemon)(context.session)?;
     let mut signals = Signals::catch()?;
@@ -61,7 +61,7 @@ pub(crate) fn listen(context: &Context<'_>, address: SocketAddr, token: &Path) -
             let _ = kill_process(pid, Signal::TERM);
         }
     }
-    // Each child restores the host before it exits.
+    // Wait for the child processes, each of which restores the host before it exits.
     for mut child in children {
         let _ = child.wait();
     }

@@ -1,6 +1,6 @@
 //! The messages between the two machines of a bench: one JSON document per line.
 //!
-//! Every request but [`Request::Alive`] has one reply. The client speaks first.
+//! Every request except [`Request::Alive`] has one reply. The client sends the first message.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ use model::{
 use serde::{Deserialize, Serialize};
 use session::{Exit, Fault, HostState};
 
-/// The version of these messages. Both machines must have the same.
+/// The version of these messages, which must be the same on both machines.
 pub const PROTOCOL: u32 = 3;
 
 /// How often the client sends a keep-alive.
 pub(crate) const ALIVE_EVERY: Duration = Duration::from_secs(2);
 
-/// After this silence of the client, the server's machine restores itself. After this silence of the server's
-/// machine, the client gives up.
+/// If the client is silent for this long, the server's machine restores itself. If the server's machine is
+/// silent for this long, the client gives up.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(15);
 
 /// Maximum time that a configuration may be in force.
@@ -56,7 +56,7 @@ pub enum Reply {
     Hello(Hello),
     /// The machine is ready.
     Prepared {
-        /// The address of its servers.
+        /// The address of the machine's servers.
         address: IpAddr,
         /// The description.
         machine: Box<MachineDescription>,
@@ -71,7 +71,7 @@ pub enum Reply {
     Failed(Failure),
 }
 
-/// The identity of the other end.
+/// The version of one end, and what it supports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`PROTOCOL`].
@@ -89,7 +89,7 @@ const BENCHES: [&str; 8] =
     ["memcached", "tcp-rr", "tcp-stream", "udp-rr", "udp-stream", "threaded", "storage", "policies"];
 
 impl Hello {
-    /// The version of this program on this machine.
+    /// Returns the description of this program on this machine.
     pub fn own() -> Self {
         Self {
             protocol: PROTOCOL,
@@ -102,7 +102,7 @@ impl Hello {
     /// Checks that the other end has the same version.
     ///
     /// # Errors
-    /// [`Exit::Unsupported`] with both versions.
+    /// [`Exit::Unsupported`], with both versions, if it does not.
     pub(crate) fn check(&self, whose: &str) -> Result<(), Fault> {
         let own = Self::own();
         if (self.protocol, &self.netpolicy) == (own.protocol, &own.netpolicy) {
@@ -118,35 +118,35 @@ impl Hello {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prepare {
-    /// The address of the server; `None` for the one that ssh connected to.
+    /// The address of the server; `None` for the address that ssh connected to.
     pub address: Option<IpAddr>,
-    /// The port; `None` for a free one.
+    /// The server's port; `None` for a free one.
     pub port: Option<u16>,
-    /// The CPUs; `None` for all that this program may use there.
+    /// The server's CPUs; `None` for all that netpolicy may use on the server's machine.
     pub cpus: Option<CpuSet>,
-    /// Whether to count polls, and events of epolls.
+    /// Whether to count polls, and the events that `epoll_wait` returns.
     pub counted: bool,
     /// The CPUs for pinned kernel threads of NAPIs; `None` for the server's.
     pub kthread_cpus: Option<CpuSet>,
-    /// Threads that compute during a run.
+    /// Background work during a run.
     pub background: Option<Hogs>,
     /// The file of the bench on storage.
     pub storage: Option<Storage>,
 }
 
-/// Threads that compute during a run.
+/// Background work during a run: threads that only compute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hogs {
     /// The number of threads that compute in the background.
     pub threads: u32,
-    /// CPU use of each, in percent.
+    /// The CPU use of each of these threads, in percent.
     pub duty: u32,
     /// The CPUs on which these threads may run; `None` for the server's.
     pub cpus: Option<CpuSet>,
 }
 
-/// A file that is read and written.
+/// A file for the server to read and write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Storage {
@@ -156,11 +156,11 @@ pub struct Storage {
     pub directory: PathBuf,
     /// The size.
     pub bytes: u64,
-    /// Whether the bench writes to it.
+    /// Whether the bench writes to the file.
     pub writable: bool,
 }
 
-/// Maximum number of servers at a time: one for each kind of workload.
+/// The maximum number of servers at the same time: one for each kind of workload.
 pub(crate) const SERVICES_MAX: usize = 2;
 
 /// Servers, with the settings to apply to them.
@@ -173,7 +173,8 @@ pub struct Apply {
     pub services: Vec<Served>,
     /// The number of threads of each server.
     pub threads: u32,
-    /// The time by which the client has restored the host; after that, a guard does.
+    /// How long the configuration may be in force. If the client has not restored the host by then, a guard
+    /// process does.
     pub within: Nanoseconds,
 }
 
@@ -187,13 +188,13 @@ pub enum Wanted {
     Tuning(String),
 }
 
-/// A server, and the priority of its workload.
+/// A server, and the policy that suits its workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Served {
     /// The server.
     pub service: Service,
-    /// The priority of its workload; only [`Wanted::Tuning`] depends on it.
+    /// The policy that suits the server's workload; only [`Wanted::Tuning`] depends on it.
     pub first: PolicyName,
 }
 
@@ -214,22 +215,22 @@ pub enum Service {
         request: u32,
         /// Size of an answer in bytes.
         answer: u32,
-        /// Consecutive connections of one server thread.
+        /// How many consecutive connections a server thread gets.
         in_a_row: u32,
     },
     /// netpolicy's own server of [`Prepare::storage`].
     Storage {
-        /// Consecutive connections of one server thread.
+        /// How many consecutive connections a server thread gets.
         in_a_row: u32,
     },
     /// A service that already runs on the machine, and is neither started nor stopped.
     Running {
-        /// The name, or the port that it listens on.
+        /// The service's name, or the port on which it listens.
         name: String,
     },
 }
 
-/// A configuration in force.
+/// Describes a configuration that is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Applied {
@@ -249,15 +250,15 @@ pub struct Counted {
     pub cpu: Option<CpuUse>,
     /// The kernel's counters.
     pub counters: Option<CounterRates>,
-    /// The packets of the server by the context that delivered them.
+    /// The server's packets, by the context that delivered them.
     pub delivered: Option<Delivered>,
-    /// The interrupts of its NAPIs; `None` if they have none.
+    /// The interrupts of the server's NAPIs; `None` if they have none.
     pub interrupts: Option<u64>,
-    /// The events of its epolls.
+    /// The events that the server's `epoll_wait` calls returned.
     pub epolls: Option<EpollBatch>,
     /// The CPU cycles of the server's process.
     pub cycles: Option<u64>,
-    /// The cost of the window, if it was requested.
+    /// The CPU time of the window, if it was requested.
     pub cost: Option<Cost>,
 }
 
@@ -289,7 +290,7 @@ impl Counted {
         if let Some(interrupts) = self.interrupts
             && answers > 0.0
         {
-            // Counted throughout the window, while polls are sampled.
+            // Interrupts are counted throughout the window, while polls are only sampled.
             evidence.interrupts_per_request = Some(as_float(interrupts) / answers);
         }
         evidence.epoll_batch = self.epolls;
@@ -303,7 +304,7 @@ impl Counted {
 }
 
 impl Cost {
-    /// The value per answer; `None` without answers.
+    /// Returns the CPU time per answer; `None` if there were no answers.
     pub(crate) fn per_answer(self, answers: f64) -> Option<model::CpuPerAnswer> {
         let micros = |span: Nanoseconds| span.as_secs_f64() * 1e6 / answers;
         (answers > 0.0).then(|| model::CpuPerAnswer {
@@ -331,7 +332,7 @@ pub struct Failure {
     pub exit: u8,
     /// The error with its causes.
     pub cause: String,
-    /// A remedy for the operator.
+    /// A hint for the operator.
     pub hint: Option<String>,
     /// The settings that were not restored; `None` if there are none.
     pub stuck: Option<Stuck>,

@@ -1,4 +1,5 @@
-//! One cell of an experiment across machines: the other machine applies and counts, this one offers the load.
+//! Runs one cell of an experiment across machines: the other machine applies and counts, this machine offers
+//! the load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -28,7 +29,7 @@ use crate::bench::{
     AtEdge, BenchError, Meters, SPARE_CONNECTIONS, all_at_once, check_time, interruptible, set_own_epoll,
 };
 
-/// The time that a run takes in addition to warm-up, window and drain: connecting, storing keys.
+/// The time that a run takes in addition to warm-up, window and drain, for connecting and storing keys.
 const SLACK: Nanoseconds = Nanoseconds::from_millis(120_000);
 
 /// This machine as the client, and a connection to the server's machine.
@@ -39,13 +40,13 @@ pub(crate) struct MachinesStage<'a> {
     netns: Netns,
     server: MachineDescription,
     client: MachineDescription,
-    /// The workload of each server, with its priority; empty before they are set.
+    /// The workload of each server, with the policy that suits the workload; empty before they are set.
     workloads: Vec<(PolicyName, Workload)>,
-    /// The configuration that each cell's label stands for.
+    /// What the labels of cells name.
     labels: Labels,
     /// This machine as the client, if the configuration applies to it, too.
     own: Option<ClientSide<'a>>,
-    /// The present parameters of its epolls.
+    /// The current parameters of the client threads' epolls.
     own_epolls: Option<EpollParams>,
     /// The evidence of the second workload of each run.
     beside: Vec<Evidence>,
@@ -61,7 +62,7 @@ pub(crate) struct MachinesStage<'a> {
     control: Control,
 }
 
-/// The configuration that each cell's label stands for.
+/// What the labels of cells name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Labels {
     /// Configurations.
@@ -72,7 +73,7 @@ pub(crate) enum Labels {
 
 /// The parameters of a bench in addition to its workload.
 pub(crate) struct Needs {
-    /// The configuration that each cell's label stands for.
+    /// What the labels of cells name.
     pub(crate) labels: Labels,
     /// Whether the configuration also applies to the client.
     pub(crate) both_sides: bool,
@@ -80,7 +81,7 @@ pub(crate) struct Needs {
     pub(crate) threads: Option<u32>,
     /// Whether each client thread has its own server thread.
     pub(crate) partners: bool,
-    /// A service of the other machine to use instead of starting one.
+    /// A service that already runs on the other machine, to use instead of starting one.
     pub(crate) running: Option<String>,
     /// The client's network namespace.
     pub(crate) netns: Netns,
@@ -133,7 +134,7 @@ impl<'a> MachinesStage<'a> {
         })
     }
 
-    /// The machines, for the report.
+    /// Returns the machines, for the report.
     pub(crate) fn machines(&self) -> Vec<MachineDescription> {
         vec![self.server.clone(), self.client.clone()]
     }
@@ -147,7 +148,7 @@ impl<'a> MachinesStage<'a> {
         self.workloads = vec![(PolicyName::Latency, workload)];
     }
 
-    /// Sets the workloads of all further runs, each with its priority.
+    /// Sets the workloads of all further runs, each with the policy that suits it.
     pub(crate) fn set_workloads(&mut self, workloads: Vec<(PolicyName, Workload)>) {
         self.workloads = workloads;
     }
@@ -189,7 +190,8 @@ impl<'a> MachinesStage<'a> {
         })
     }
 
-    /// The failure of a run, after which both machines are restored. Another failure is reported separately.
+    /// Describes the failure of a run, after which both machines were restored. A failure to restore them is
+    /// reported separately.
     fn explain(&self, fault: Fault) -> Fault {
         let fault =
             if fault.host == HostState::Unchanged { fault.leaving(HostState::Restored) } else { fault };
@@ -202,7 +204,7 @@ impl<'a> MachinesStage<'a> {
         }
     }
 
-    /// The mode to set on this machine: the one in the label.
+    /// Returns the mode to set on this machine: the mode that the label names.
     fn own_mode(&self, label: &str) -> Option<DeliveryMode> {
         self.own.as_ref()?;
         match label.parse() {
@@ -231,7 +233,7 @@ struct Both<'a, 'r> {
     netns: &'a Netns,
     cpus: &'a [Cpu],
     epolls: Option<EpollParams>,
-    /// `None` for the second workload: the counters of the first one are those of both.
+    /// The counters; `None` for the second workload, because those of the first one cover both.
     read: Option<&'a Mutex<Read<'r>>>,
 }
 
@@ -366,8 +368,8 @@ impl Stage for MachinesStage<'_> {
             let both = Both { netns: &self.netns, cpus: &cpus, epolls: self.own_epolls, read };
             offers.push((address, workload, both));
         }
-        // Without a server, the run ends immediately instead of after its full time. If that cannot be
-        // requested, the run ends with its window.
+        // On an interrupt, stop the server, so that the run ends immediately instead of after its full time.
+        // If the request fails, the run ends with its window.
         let stop = || {
             let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = read.control.order(&Request::Stop);
@@ -375,7 +377,7 @@ impl Stage for MachinesStage<'_> {
         let runs = interruptible(self.signals, || all_at_once(&offers, cell), stop);
         drop(offers);
         let Read { edges, counted, failed, .. } = read.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // A lost connection is the cause of all later failures.
+        // Report a lost connection first: it is the cause of all later failures.
         let runs = match (runs, failed) {
             (Err(interrupted @ BenchError::Interrupted(_)), _) => return Err(interrupted),
             (_, Some(fault)) => return Err(fault.into()),
@@ -390,7 +392,7 @@ impl Stage for MachinesStage<'_> {
             let mut of_run = run.into_evidence(cell.label, self.origin(server.clone(), started));
             let answers = of_run.throughput * of_run.window.as_secs_f64();
             if let Some(mut counted) = counted.clone() {
-                // With two kinds of answers in one run, the cost of each kind is unknown.
+                // With two kinds of answers in one run, the CPU time per answer of each kind is unknown.
                 if is_mixed {
                     (counted.cost, counted.cycles) = (None, None);
                 }

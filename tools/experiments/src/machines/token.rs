@@ -1,5 +1,5 @@
-//! Authentication of a connection by TCP: both ends prove that they have the same token, and every message
-//! afterwards carries a code that depends on it. Messages are not secret.
+//! Authenticates a TCP connection: both ends prove that they have the same token, and every message
+//! afterwards carries a code that depends on the token. Messages are not secret.
 //!
 //! The server's end sends the first message, and the client's end the first proof, so that a stranger who
 //! connects learns nothing that depends on the token.
@@ -17,7 +17,7 @@ use sha2::Sha256;
 use super::line::{BYTES, Lines, Seal, hex, keyed, unhex};
 use super::message::PROTOCOL;
 
-/// Minimum length of a token. A shorter one could be guessed by a stranger who recorded a connection.
+/// The minimum length of a token. A stranger who recorded a connection could guess a shorter token.
 const TOKEN_BYTES_MIN: usize = 32;
 
 /// Maximum length of a file with a token.
@@ -39,13 +39,14 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the file of a token, which no other user may read.
+    /// Reads a token from a file that no other user may read.
     ///
     /// # Errors
-    /// If it cannot be read; [`Exit::Refused`] if others can read it, or it is too short.
+    /// If the file cannot be read; [`Exit::Refused`] if other users can read it, or if the token is too
+    /// short.
     pub fn read(path: &Path) -> Result<Self, Fault> {
         let failed = |error| Fault::file(path, error);
-        // A pipe without a writer would block.
+        // Do not wait for the writer if the file is a pipe.
         let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
         let file = File::options().read(true).custom_flags(nonblocking).open(path).map_err(failed)?;
         let found = file.metadata().map_err(failed)?;
@@ -76,13 +77,13 @@ impl Token {
         Ok(Self(token.to_vec()))
     }
 
-    /// A token for tests.
+    /// Creates a token for tests.
     #[doc(hidden)]
     pub fn of(bytes: &[u8]) -> Self {
         Self(bytes.to_vec())
     }
 
-    /// A value that only an end with this token can compute from both random numbers.
+    /// Returns a code that only an end with this token can compute from both random numbers.
     fn derived(&self, purpose: &str, nonces: &Nonces) -> Hmac<Sha256> {
         let mut code = keyed(&self.0);
         code.update(format!("netpolicy bench {PROTOCOL} {purpose}").as_bytes());
@@ -103,8 +104,8 @@ struct Nonces {
     client: [u8; BYTES],
 }
 
-/// The purposes of codes. Each is used once, so that a message of one end cannot be replayed as one of the
-/// other.
+/// The purposes of codes. Each purpose is used once, so that a message of one end cannot be replayed as a
+/// message of the other.
 const CLIENT_PROOF: &str = "client";
 const SERVER_PROOF: &str = "server";
 const TO_SERVER: &str = "client to server";
@@ -114,23 +115,23 @@ const TO_CLIENT: &str = "server to client";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Handshake {
-    /// The server's end: its version and random number.
+    /// Sent by the server: its version and random number.
     Challenge {
         /// [`PROTOCOL`].
         protocol: u32,
-        /// 32 bytes, in hexadecimal.
+        /// The server's random number: 32 bytes, in hexadecimal.
         nonce: String,
     },
     /// Sent by the client: its random number, and its proof.
     Answer {
-        /// 32 bytes, in hexadecimal.
+        /// The client's random number: 32 bytes, in hexadecimal.
         nonce: String,
         /// The client's proof: 32 bytes, in hexadecimal.
         proof: String,
     },
     /// Sent by the server: its proof.
     Welcome {
-        /// 32 bytes, in hexadecimal.
+        /// The server's proof: 32 bytes, in hexadecimal.
         proof: String,
     },
     /// Sent by the server: its token differs.
@@ -146,7 +147,7 @@ pub enum NotAuthentic {
     /// The other end has another token.
     #[error("it has a different token")]
     Token,
-    /// The other end sent a different message.
+    /// The other end sent a message other than the next one of the handshake.
     #[error("it does not authenticate like `bench serve --listen` or its client")]
     Unexpected,
 }
@@ -161,7 +162,7 @@ impl Challenger {
     /// Chooses a random number.
     ///
     /// # Errors
-    /// If the kernel has none.
+    /// If the kernel provides no random numbers.
     pub fn new() -> Result<Self, Fault> {
         Ok(Self { nonce: random()? })
     }
@@ -171,7 +172,7 @@ impl Challenger {
         Handshake::Challenge { protocol: PROTOCOL, nonce: hex(&self.nonce) }
     }
 
-    /// Checks the client's answer. Returns the last message, and the seals of what is received and sent.
+    /// Checks the client's answer. Returns the last message, and the seals of received and sent messages.
     ///
     /// # Errors
     /// If the client has another token.
@@ -202,7 +203,8 @@ impl std::fmt::Debug for Prover<'_> {
 impl<'a> Prover<'a> {
     /// Answers the challenge.
     ///
-    /// # Errors If the challenge has another version, or the kernel has no random numbers.
+    /// # Errors
+    /// If the challenge has another version, or if the kernel provides no random numbers.
     pub fn answer(token: &'a Token, challenge: &Handshake) -> Result<(Self, Handshake), Fault> {
         let unauthentic = |why: NotAuthentic| Fault::new(Exit::Unsupported, why);
         let Handshake::Challenge { protocol, nonce } = challenge else {
@@ -234,16 +236,16 @@ impl<'a> Prover<'a> {
     }
 }
 
-/// The seals of one end.
+/// The seals of both directions at one end.
 #[derive(Debug)]
 pub struct Seals {
-    /// Messages from the other end.
+    /// The seal of messages from the other end.
     pub received: Seal,
-    /// Messages from this end.
+    /// The seal of messages from this end.
     pub sent: Seal,
 }
 
-/// Lines for a handshake.
+/// Creates an empty buffer for the lines of a handshake.
 pub fn handshake_lines() -> Lines {
     Lines::of_at_most(HANDSHAKE_BYTES_MAX)
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use session::page::{Page, RecordSchema, Report, record, to_json};
 
-/// Gives a type the schema of the type as which it is printed.
+/// Gives a report type the schema of the data type as which it is printed.
 macro_rules! schema_of {
     ($report:ty: $data:ty) => {
         impl schemars::JsonSchema for $report {
@@ -33,7 +33,7 @@ pub struct BenchReport<'a> {
     pub(crate) results: &'a Results,
 }
 
-/// The reason of the first void run, for each configuration and load.
+/// Returns the reason of the first void run, for each configuration and load.
 fn void_runs(results: &Results) -> Vec<String> {
     let experiment = &results.experiment;
     let cells =

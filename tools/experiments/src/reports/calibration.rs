@@ -31,7 +31,8 @@ struct Fitted {
     determined: bool,
 }
 
-/// If the ends of its 90 % interval differ by more than this ratio, the rows do not determine a parameter.
+/// If the ends of a parameter's 90 % interval differ by more than this ratio, the rows do not determine the
+/// parameter.
 const DETERMINED_RATIO: f64 = 1.5;
 
 impl CalibrationReport {
@@ -49,7 +50,7 @@ impl CalibrationReport {
             let value = costs.get(parameter.name).unwrap_or_default();
             let mut others: Vec<f64> = draws.iter().filter_map(|draw| draw.get(parameter.name)).collect();
             others.sort_by(f64::total_cmp);
-            // 90 % of the draws.
+            // The middle 90 % of the draws.
             let tail = others.len() / 20;
             let least = others.get(tail).map(|low| low.min(value));
             let most = others.len().checked_sub(tail + 1).map(|i| others[i].max(value));
@@ -72,8 +73,8 @@ impl CalibrationReport {
         }
     }
 
-    /// The sections `[calibration]`, `[costs]` and `[samples]` of a scenario file, including the given
-    /// parameters that the fit held constant.
+    /// Returns the sections `[calibration]`, `[costs]` and `[samples]` of a scenario file, including the
+    /// given parameters that the fit held constant.
     pub(crate) fn toml(&self, given: &[(&str, f64)]) -> String {
         let quoted = |names: Vec<&str>| {
             format!("[{}]", names.into_iter().map(toml_text).collect::<Vec<_>>().join(", "))

@@ -10,9 +10,9 @@ use crate::scenario_file::Metric;
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 260.0;
 const MARGIN: f64 = 44.0;
-/// Distance of a closed loop from the highest load.
+/// The horizontal distance between a closed loop and the highest load.
 const APART: f64 = 48.0;
-/// Distances of the label lines below a chart, and the width of a letter.
+/// The distances of the label lines below a chart, and the width of a letter.
 const LABELS_BELOW: [f64; 3] = [16.0, 28.0, 40.0];
 const LABEL_LINES: usize = LABELS_BELOW.len();
 const LETTER: f64 = 6.0;
@@ -62,7 +62,7 @@ pub(crate) fn html(title: &str, judged: &[Judged], table: &str, summary: &str, o
 #[derive(Clone, Copy)]
 struct Axis<'a> {
     key: &'a str,
-    /// Whether its values are numbers, drawn to scale.
+    /// Whether the axis's values are numbers, drawn to scale.
     to_scale: bool,
 }
 
@@ -77,7 +77,7 @@ fn axis(judged: &[Judged]) -> Option<Axis<'_>> {
     scaled.or_else(|| keys().nth(1).map(|key| Axis { key, to_scale: false }))
 }
 
-/// A row's value of a key as a number; a closed loop has none.
+/// Returns a row's value of a key as a number; `None` for a closed loop.
 fn number(row: &Judged, key: &str) -> Option<f64> {
     let text = setting(row, key)?;
     match text.parse::<OfferedLoad>() {
@@ -91,7 +91,7 @@ fn setting<'a>(row: &'a Judged, key: &str) -> Option<&'a str> {
     row.row.settings.iter().find(|(other, _)| other == key).map(|(_, value)| value.as_str())
 }
 
-/// A row's values of the other keys: the name of its chart.
+/// Returns a row's values of all keys but the axis's: the name of the row's chart.
 fn beside(row: &Judged, axis: Option<Axis<'_>>) -> String {
     let others = row.row.settings.iter().filter(|(other, _)| axis.is_none_or(|axis| axis.key != other));
     others.map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(" ")
@@ -100,14 +100,14 @@ fn beside(row: &Judged, axis: Option<Axis<'_>>) -> String {
 /// A row, its position, and its label.
 struct Point<'a> {
     x: f64,
-    /// Whether the line passes through it; a closed loop is drawn separately.
+    /// Whether the line passes through the point; a closed loop is drawn separately.
     scaled: bool,
     label: &'a str,
     row: &'a Judged,
 }
 
-/// The points of a chart from left to right: numbers to scale, a closed loop at some distance from them, and
-/// other values at equal distances.
+/// Returns the points of a chart from left to right: numbers to scale, a closed loop at some distance from
+/// them, and other values at equal distances.
 fn placed<'a>(rows: &[&'a Judged], axis: Option<Axis<'_>>) -> Vec<Point<'a>> {
     let number = |row: &Judged| axis.filter(|axis| axis.to_scale).and_then(|axis| number(row, axis.key));
     let numbers = || rows.iter().filter_map(|row| number(row));
@@ -210,7 +210,7 @@ fn chart(name: &str, colour: &str, metric: Metric, points: &[Point<'_>]) -> Stri
                 scale(value)
             );
         }
-        // If labels would overlap, the next one is moved down a line.
+        // If a label would overlap the previous one, it is moved down a line.
         let half = 0.5 * LETTER * f64::from(u16::try_from(point.label.chars().count()).unwrap_or(u16::MAX));
         let line = (0..LABEL_LINES).find(|line| x - half > label_ends[*line]).unwrap_or(LABEL_LINES - 1);
         label_ends[line] = x + half + LETTER;

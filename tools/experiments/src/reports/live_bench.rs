@@ -1,4 +1,5 @@
-//! The errors of response-time estimates against the ground truth on the wire, and the cost of measuring.
+//! The errors of response-time estimates against the true response times on the wire, and the cost of
+//! measuring.
 
 use latency::measure::live::{AgreementRun, Errors, Estimator, Ordered};
 use latency::measure::statistics::{Interval, median, paired_ratio};
@@ -11,9 +12,9 @@ use crate::bench::live_args::LiveLoad;
 /// The report of `bench live`: the estimators' errors, overall, by mode and per run.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct LiveBenchReport<'a> {
-    /// The errors by estimator, over all runs.
+    /// The errors of each estimator, over all runs.
     overall: Vec<Overall>,
-    /// The errors by mode, with open and closed loops separate.
+    /// The errors in each mode, with open and closed loops separate.
     by_mode: Vec<ByMode>,
     /// The runs.
     trials: &'a [AgreementRun],
@@ -143,16 +144,16 @@ impl Report for LiveBenchReport<'_> {
     }
 }
 
-/// `bench live --cost`'s data.
+/// The data of `bench live --cost`.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct LiveCostReport {
     load: String,
     rounds: usize,
-    /// CPU time of the server per request without measuring, in nanoseconds.
+    /// The server's CPU time per request without measuring, in nanoseconds.
     off: Option<f64>,
-    /// The ratio of sampling for 20 ms of each second to not measuring.
+    /// The ratio of the CPU time with sampling for 20 ms of each second to that without measuring.
     sampled: Option<Interval>,
-    /// The ratio of programs attached all the time to not measuring.
+    /// The ratio of the CPU time with programs attached all the time to that without measuring.
     attached: Option<Interval>,
     /// The programs.
     profile: Vec<ProgramCost>,

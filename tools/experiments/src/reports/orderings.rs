@@ -1,11 +1,11 @@
-//! Pairs of configurations, here and in a published table.
+//! Pairs of configurations: compared in an experiment's runs and in a published table.
 
 use latency::measure::statistics::Interval;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use session::page::{Cell, Page, RecordSchema, Report, Style, Table, record};
 
-/// `bench report --orderings`' data.
+/// The data of `bench report --orderings`.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct OrderingsReport {
     /// The scenario with the published rows.
@@ -28,7 +28,7 @@ pub(crate) struct Ordering {
     pub(crate) published: [f64; 2],
     /// The medians of the runs, with their intervals.
     pub(crate) here: [Interval; 2],
-    /// Whether both have the same order.
+    /// Whether the runs and the published rows have the same order.
     pub(crate) agreement: Agreement,
 }
 

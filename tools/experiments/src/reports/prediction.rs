@@ -40,7 +40,7 @@ pub(crate) fn interval(metric: Metric, range: Option<Range>) -> String {
     )
 }
 
-/// The caveats of a point, shown before its numbers.
+/// Returns the caveats of a point, shown before its numbers.
 pub(crate) fn flags(point: &Prediction) -> String {
     let mut flags = Vec::new();
     if point.idle_threads > 0 {

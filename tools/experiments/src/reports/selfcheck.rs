@@ -51,7 +51,7 @@ impl Disturbance {
     const OTHERS_PERCENT_MAX: f64 = 5.0;
     const WAITED_PERCENT_MAX: f64 = 15.0;
 
-    /// Whether the disturbance prevents any verdict.
+    /// Returns whether the disturbance prevents any verdict.
     pub(crate) fn is_too_much(self) -> bool {
         self.steal_percent > Self::STEAL_PERCENT_MAX
             || self.others_percent > Self::OTHERS_PERCENT_MAX
@@ -91,9 +91,9 @@ pub struct Comparison {
     instruments: String,
     /// The ratio, or a number of microseconds: see `unit`.
     value: Option<Interval>,
-    /// Maximum deviation of the ratio from 1, in percent.
+    /// The maximum deviation of the ratio from 1, in percent.
     goal_percent: Option<f64>,
-    /// Maximum value of the figure, in microseconds.
+    /// The maximum value of the figure, in microseconds.
     goal_us: Option<f64>,
     /// The unit of the value.
     unit: Unit,
@@ -174,12 +174,12 @@ impl SelfcheckReport {
         Self { disturbance, disturbed, service_time_us, clients, comparisons, not_made }
     }
 
-    /// Whether any comparison has this verdict.
+    /// Returns whether any comparison has this verdict.
     pub(crate) fn has(&self, verdict: Verdict) -> bool {
         self.comparisons.iter().any(|comparison| comparison.verdict == verdict)
     }
 
-    /// Whether any row could not be measured.
+    /// Returns whether any row could not be measured.
     pub(crate) fn is_incomplete(&self) -> bool {
         !self.not_made.is_empty()
     }
@@ -263,7 +263,7 @@ fn of_client(shape: Shape, client: Client, samples: &[Sample], disturbed: bool) 
     found
 }
 
-/// The sleeping generator against the independent client, which also sleeps.
+/// Compares the sleeping generator with the independent client, which also sleeps.
 fn of_pair(shape: Shape, ours: &[Sample], theirs: &[Sample], disturbed: bool) -> Vec<Comparison> {
     const SERVER_GOAL: f64 = 3.0;
     let instruments = format!("{} / {}", Client::Sleeping.name(), Client::Independent.name());

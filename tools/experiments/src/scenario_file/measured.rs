@@ -28,7 +28,7 @@ pub struct MeasuredRow {
     pub name: String,
     /// The keys to set in the scenario.
     pub settings: Vec<(String, String)>,
-    /// The part of the load curve that it belongs to.
+    /// The part of the load curve that the row belongs to.
     pub class: RowClass,
     /// The measured values.
     pub values: Vec<(Metric, f64)>,
@@ -141,7 +141,7 @@ impl Metric {
         }
     }
 
-    /// Whether the value is possible: an idle host uses no CPU, but no other metric can be zero.
+    /// Returns whether the value is possible: an idle host uses no CPU, but no other metric can be zero.
     pub(crate) fn can_be(self, value: f64) -> bool {
         match self {
             Self::Cpu => (0.0..=100.0).contains(&value),
@@ -164,7 +164,7 @@ impl Metric {
         }
     }
 
-    /// The percentile in ten-thousandths.
+    /// Returns the percentile in ten-thousandths.
     const fn percentile(self) -> Option<u32> {
         match self {
             Self::Qps | Self::Avg | Self::Cpu => None,
@@ -193,11 +193,11 @@ impl Metric {
 const VALUE_MIN: f64 = 0.001;
 const VALUE_MAX: f64 = 1e12;
 
-/// Maximum number of rows in a table.
+/// The maximum number of rows in a table.
 pub(crate) const ROWS_MAX: usize = 10_000;
 /// Reading stops after this many mistakes.
 const MISTAKES_MAX: usize = 100;
-/// Maximum number of characters of a cell that are quoted.
+/// The maximum number of characters quoted from a cell.
 const QUOTED_CHARS_MAX: usize = 60;
 
 const TABS: &str = "columns are separated by tabs";

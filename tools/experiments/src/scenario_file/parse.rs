@@ -15,19 +15,20 @@ pub struct ScenarioFile {
     pub title: String,
     /// The scenario, with the values of the file.
     pub scenario: Scenario,
-    /// The measurements that its parameters are fitted to.
+    /// The measurements that the scenario's parameters are fitted to.
     pub calibration: Option<Calibration>,
     /// Sets of parameters that fit nearly as well, by parameter.
     pub samples: Vec<Costs>,
 }
 
 impl ScenarioFile {
-    /// Whether costs and clients were fitted to rows of the scenario's own host.
+    /// Returns whether costs and clients were fitted to rows of the scenario's own host.
     pub fn is_calibrated(&self) -> bool {
         self.calibration.is_some()
     }
 
-    /// The heading of a scenario's output: its title, and a warning if its costs come from another host.
+    /// Returns the heading of a scenario's output: its title, and a warning if its costs come from another
+    /// host.
     pub fn heading(&self) -> String {
         match self.is_calibrated() {
             true => self.title.clone(),
@@ -48,18 +49,18 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Maximum number of fitted rows.
+    /// The maximum number of fitted rows.
     pub const ROWS_MAX: usize = 14;
 }
 
-/// Maximum size of a scenario file, in bytes.
+/// The maximum size of a scenario file, in bytes.
 const FILE_BYTES_MAX: usize = 1 << 20;
 /// Maximum length of a title, in characters, and of the name of a row or a parameter.
 const TITLE_CHARS_MAX: usize = 200;
 const WORD_BYTES_MAX: usize = 4096;
 /// Maximum number of mistakes kept per file.
 const MISTAKES_MAX: usize = 100;
-/// Maximum number of parameter sets.
+/// The maximum number of parameter sets.
 const SAMPLES_MAX: usize = 64;
 
 /// Reads a scenario file.
@@ -150,7 +151,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Whether there are so many mistakes that the rest of the file is skipped.
+    /// Returns whether there are so many mistakes that the rest of the file is skipped.
     fn is_full(&self) -> bool {
         self.mistakes.len() >= MISTAKES_MAX
     }
@@ -398,7 +399,7 @@ fn number(value: &DeValue<'_>) -> Option<f64> {
     }
 }
 
-/// A whole number in decimal digits, whatever its radix in the file.
+/// Returns a whole number in decimal digits, whatever its radix in the file.
 fn decimal(number: &toml::de::DeInteger<'_>) -> String {
     match i128::from_str_radix(number.as_str(), number.radix()) {
         Ok(whole) => whole.to_string(),
@@ -406,7 +407,7 @@ fn decimal(number: &toml::de::DeInteger<'_>) -> String {
     }
 }
 
-/// The key that was probably meant.
+/// Returns the key that was probably meant.
 pub(crate) fn nearest_key(path: &str) -> Option<String> {
     let costs: Vec<String> =
         Costs::PARAMETERS.iter().map(|parameter| format!("costs.{}", parameter.name)).collect();

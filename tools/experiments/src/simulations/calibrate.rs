@@ -19,8 +19,8 @@ use crate::reports::CalibrationReport;
 use crate::scenario_file::{Calibration, MeasuredRow, Metric, RowClass};
 use crate::sim_args::SimCalibrate;
 
-/// Number of parameter sets to write, drawn from the fit's covariance; and number of draws from which ranges
-/// are computed.
+/// The number of parameter sets to write, drawn from the fit's covariance, and the number of draws from which
+/// ranges are computed.
 const SAMPLES: usize = 16;
 const DRAWS: usize = 200;
 
@@ -79,7 +79,7 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exi
     }
     table.notes.iter().for_each(|note| context.console.say(note));
     let base = source.file.scenario;
-    // The fit depends on the values given by --costs, so those are written, too.
+    // The fit depends on the values given by `--costs`, so those are written, too.
     let given: Vec<(&'static str, f64)> = Costs::PARAMETERS
         .iter()
         .filter(|parameter| !names.contains(&parameter.name))
@@ -120,7 +120,7 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exi
             if let Err(error) = std::fs::write(path, report.toml(&given))
                 && !reported
             {
-                // Do not abort: hours of work may be in the fit, and the result is printed at its end in any
+                // Do not abort: hours of work may be in the fit, and its result is printed at the end in any
                 // case.
                 reported = true;
                 context.console.say(&format!("{}: {error}; the fit continues", path.display()));
@@ -139,10 +139,10 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exi
     Ok(Exit::Done)
 }
 
-/// Maximum number of row names that a hint lists.
+/// The maximum number of row names that a hint lists.
 const NAMES_MAX: usize = 50;
 
-/// The names of the rows in a table; nothing else is read.
+/// Returns the names of the rows in a table; nothing else is read.
 fn names_in(source: &Source, table: Option<&Path>) -> Option<String> {
     let names = RefCell::new(Vec::new());
     let seen = |name: &str| {
@@ -180,13 +180,13 @@ fn are_parameters(names: &[&str]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The report of the best fit so far, with its uncertainty.
+/// Returns the report of the best fit so far, with its uncertainty.
 fn report(fit: &Fit, rows: &[String], names: &[&str], seed: u64) -> CalibrationReport {
     let (best, costs) = fit.best();
     CalibrationReport::of(best, rows, names, &costs, &fit.samples(DRAWS, seed), SAMPLES)
 }
 
-/// The scenario's parameters, updated with the fitted ones.
+/// Returns the scenario's parameters, updated with the fitted ones.
 fn merged(base: &Costs, fitted: &Costs, names: &[&str]) -> Costs {
     let mut costs = base.clone();
     for name in names {
@@ -197,9 +197,9 @@ fn merged(base: &Costs, fitted: &Costs, names: &[&str]) -> Costs {
     costs
 }
 
-/// How long to simulate a row: long enough for threads to settle on CPUs and for queues to grow. A closed
-/// loop takes as long as the default window of `sim validate`, because its throughput depends on how long
-/// threads migrate.
+/// Returns how long to simulate a row: long enough for threads to settle on CPUs and for queues to grow. A
+/// closed loop takes as long as the default window of `sim validate`, because its throughput depends on how
+/// long threads migrate.
 fn length(row: &MeasuredRow) -> Length {
     let (warmup, window) = match row.class {
         RowClass::Stable => (200, 100),
@@ -210,7 +210,7 @@ fn length(row: &MeasuredRow) -> Length {
     Length { warmup: warmup * 1_000_000, window: window * 1_000_000 }
 }
 
-/// The error of a good prediction: in percent, or in percentage points for shares of CPU time.
+/// Returns the error of a good prediction: in percent, or in percentage points for shares of CPU time.
 fn good(class: RowClass, metric: Metric) -> f64 {
     match (class, metric) {
         (RowClass::Stable, Metric::Cpu) => 1.5,
@@ -228,8 +228,8 @@ fn good(class: RowClass, metric: Metric) -> f64 {
     }
 }
 
-/// The error of a run against a row's value, in units of [`good`]. A factor too low weighs the same as a
-/// factor too high.
+/// Returns the error of a run against a row's value, in units of [`good`]. A prediction too low by some
+/// factor weighs the same as one too high by that factor.
 fn missed(row: &MeasuredRow, metric: Metric, measured: f64, outcome: &Outcome) -> f64 {
     // A short run has no such percentile, so it cannot be compared.
     let Some(predicted) = value(outcome, metric) else { return 0.0 };
@@ -240,7 +240,7 @@ fn missed(row: &MeasuredRow, metric: Metric, measured: f64, outcome: &Outcome) -
     off / good(row.class, metric)
 }
 
-/// The errors of one run per row, by row and metric.
+/// Returns the errors of one run per row, by row and metric.
 fn residuals(rows: &[MeasuredRow], runs: &[Outcome]) -> Vec<f64> {
     let of_row = |(row, run): (&MeasuredRow, &Outcome)| -> Vec<f64> {
         row.values.iter().map(|&(metric, measured)| missed(row, metric, measured, run)).collect()

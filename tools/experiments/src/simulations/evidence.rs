@@ -10,7 +10,7 @@ use model::{
 use sim::watch::Class;
 use sim::{Costs, Outcome, Scenario};
 
-/// The evidence of one run.
+/// Returns the evidence of one run.
 #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
 pub(crate) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Outcome) -> Evidence {
     let mut latency = Recorder::new();
@@ -71,7 +71,7 @@ pub(crate) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Ou
     }
 }
 
-/// The options of a measured run that would offer the same load.
+/// Returns the options of a measured run that would offer the same load.
 fn workload(scenario: &Scenario, seed: u64, window: u64) -> MemcachedWorkload {
     let connections = scenario.clients.connections;
     let threads = connections.div_ceil(Pace::CONNECTIONS_MAX).max(1);

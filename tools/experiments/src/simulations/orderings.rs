@@ -1,4 +1,5 @@
-//! Which of two configurations has the lower value, here and in a published table: pair by pair.
+//! Compares pairs of configurations: which one has the lower value, in this experiment and in a published
+//! table.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -71,7 +72,8 @@ fn rate(load: OfferedLoad) -> f64 {
     }
 }
 
-/// A metric of two configurations; `None` if the published rows do not differ clearly, or lack it.
+/// Compares a metric of two configurations; returns `None` if the published rows do not differ clearly, or
+/// lack the metric.
 fn compare(
     metric: Metric,
     (one, one_row): &(&Summary, &MeasuredRow),

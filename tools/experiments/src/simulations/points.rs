@@ -17,7 +17,7 @@ pub(crate) struct Job {
     pub(crate) length: Length,
 }
 
-/// The interval of progress reports.
+/// The interval between progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs all jobs; the outcomes are in the order of the jobs, whatever the number of CPUs.

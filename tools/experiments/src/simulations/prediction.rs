@@ -16,7 +16,7 @@ use crate::scenario_file::{Metric, ScenarioFile};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     pub(super) seeds: u64,
-    /// Maximum number of parameter sets in addition to the scenario's own.
+    /// The maximum number of parameter sets in addition to the scenario's own.
     pub(super) samples: usize,
     pub(super) first_seed: u64,
     pub(super) length: Length,
@@ -26,12 +26,12 @@ pub(super) struct Effort {
 
 /// If the means of two seeds differ by at least this ratio, the point has two modes.
 pub(super) const BISTABLE_RATIO: f64 = 1.5;
-/// The factor on the load of a probe for the knee.
+/// The factor by which a probe for the knee increases the load.
 const PROBE_LOAD: f64 = 1.12;
 /// If the probe increases the mean by at least this ratio, the point is at the knee.
 const KNEE_RATIO: f64 = 1.5;
 
-/// Maximum number of runs whose outcomes are in memory at the same time: each takes about 40 KB.
+/// The maximum number of runs whose outcomes are in memory at the same time: each takes about 40 KB.
 const RUNS_MAX: usize = 4096;
 
 /// Predicts points.
@@ -71,13 +71,13 @@ pub(super) fn predict(
     Ok(predictions)
 }
 
-/// How many points' runs fit in memory at the same time.
+/// Returns how many points' runs fit in memory at the same time.
 fn points_at_once(samples: &[Costs], effort: Effort) -> usize {
     let each = usize::try_from(effort.seeds).unwrap_or(usize::MAX).saturating_add(samples.len() + 1);
     (RUNS_MAX / each).max(1)
 }
 
-/// After this many mean gaps between requests, the start of a connection no longer matters.
+/// After this many mean gaps between requests, the start of a connection no longer affects the run.
 const SETTLED_GAPS: f64 = 4.0;
 
 /// Warns about points whose connections send hardly anything before the window opens.
@@ -102,7 +102,7 @@ fn unsettled(points: &[(String, Scenario)], length: Length) -> Option<String> {
     })
 }
 
-/// The runs of a point: seeds, parameter sets, and the probe.
+/// Returns the runs of a point: seeds, parameter sets, and the probe.
 fn jobs_of(scenario: &Scenario, samples: &[Costs], effort: Effort) -> Vec<Job> {
     let Effort { seeds, first_seed, length, probe, samples: _ } = effort;
     let job = |scenario: Scenario, seed| Job { scenario, seed, length };
@@ -118,10 +118,10 @@ fn jobs_of(scenario: &Scenario, samples: &[Costs], effort: Effort) -> Vec<Job> {
     jobs
 }
 
-/// A run with fewer requests has none above the 99.99th percentile.
+/// A run with fewer requests has none above its 99.99th percentile.
 const REQUESTS_OF_P9999: u64 = 10_000;
 
-/// A run's value of a metric; `None` for a percentile that no request exceeded.
+/// Returns a run's value of a metric; `None` for a percentile that no request exceeded.
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds below 2^53")]
 pub(super) fn value(outcome: &Outcome, metric: Metric) -> Option<f64> {
     let micros = |parts| outcome.latency.quantile(parts) as f64 / 1000.0;
