@@ -60,6 +60,11 @@ impl Outbox {
         self.taken < self.bytes.len()
     }
 
+    /// Whether more output waits than a client that reads its replies leaves unread.
+    const fn is_full(&self) -> bool {
+        self.bytes.len() - self.taken > OUTPUT_BYTES_MAX
+    }
+
     /// Notes that this many bytes were written. Their memory is reused: a client that reads slowly and never
     /// everything may receive the records of an hour.
     fn take(&mut self, length: usize) {
@@ -189,7 +194,7 @@ impl Connection {
             self.window.1 += 1;
             self.office.stats.count(|tally| tally.calls += 1);
             self.do_call(&call, registrar);
-            if lock(&self.out).bytes.len() > OUTPUT_BYTES_MAX {
+            if lock(&self.out).is_full() {
                 return Err("the client does not read replies".to_owned());
             }
         }
@@ -321,7 +326,7 @@ impl Connection {
             if !oneway {
                 out.put(&VarlinkReply { continues, ..message });
             }
-            let is_read = out.bytes.len() <= OUTPUT_BYTES_MAX;
+            let is_read = !out.is_full();
             drop(out);
             shared.changed().ring();
             is_read
@@ -550,5 +555,15 @@ mod test {
             assert!(out.waits() && out.bytes.len() <= OUTPUT_BYTES_MAX, "{} bytes", out.bytes.len());
         }
         assert_eq!(written + 1, 10_000 * encode(&record).len());
+    }
+
+    #[test]
+    fn only_output_that_waits_counts_against_the_limit() {
+        let mut out = Outbox { bytes: vec![0; OUTPUT_BYTES_MAX], ..Outbox::default() };
+        out.take(OUTPUT_BYTES_MAX / 8);
+        out.bytes.extend_from_slice(&[0; OUTPUT_BYTES_MAX / 8]);
+        assert!(!out.is_full(), "{} bytes wait", out.bytes.len() - out.taken);
+        out.bytes.push(0);
+        assert!(out.is_full());
     }
 }

@@ -31,8 +31,7 @@ impl SessionKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Watch, Self::Compare, Self::Tune, Self::Try];
 
-    /// Whether the session changes settings. Only one such session may run at a time, because two would
-    /// measure each other's settings.
+    /// Whether sessions of this kind change settings, unless a dry run was requested.
     pub const fn changes_settings(self) -> bool {
         !matches!(self, Self::Watch)
     }
@@ -61,6 +60,9 @@ pub struct OpenSession {
     pub kind: SessionKind,
     /// The user who began the session.
     pub uid: u32,
+    /// Whether the session changes settings. Only one such session may run at a time, because two would
+    /// measure each other's settings.
+    pub changes_settings: bool,
 }
 
 /// Why a session is refused.
@@ -95,8 +97,8 @@ impl SessionDesk {
     /// # Errors
     /// If a limit is reached, or both this session and a running one change settings.
     pub fn admit(&mut self, session: OpenSession) -> Result<u64, Refusal> {
-        if let Some((id, with)) = self.open.iter().find(|(_, other)| other.kind.changes_settings())
-            && session.kind.changes_settings()
+        if let Some((id, with)) = self.open.iter().find(|(_, other)| other.changes_settings)
+            && session.changes_settings
         {
             return Err(Refusal::Occupied { id: *id, with: *with });
         }

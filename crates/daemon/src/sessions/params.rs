@@ -32,6 +32,8 @@ pub struct SessionCall {
     pub policy: Option<String>,
     /// The duration of the session, in seconds.
     pub seconds: u64,
+    /// Whether the session changes settings.
+    pub changes_settings: bool,
 }
 
 /// Selects a service by exactly one of these.
@@ -175,7 +177,8 @@ impl Words {
     }
 
     fn call(self, kind: SessionKind, seconds: u64) -> SessionCall {
-        SessionCall { kind, words: self.0, policy: None, seconds }
+        let changes_settings = kind.changes_settings();
+        SessionCall { kind, words: self.0, policy: None, seconds, changes_settings }
     }
 }
 
@@ -220,6 +223,7 @@ impl TuneParams {
     /// See [`WatchParams::call`].
     pub fn call(self) -> Result<SessionCall, VarlinkError> {
         let seconds = seconds(self.seconds, TUNE_SECONDS)?;
+        let changes_settings = self.dry_run != Some(true);
         let words = Words::new("tune")
             .value("goal", Some(self.goal))?
             .value("guard", self.guard)?
@@ -232,7 +236,8 @@ impl TuneParams {
             .flag("resume", self.resume)
             .flag("dry-run", self.dry_run)
             .flag("keep-winner", self.keep_winner);
-        Ok(words.service(self.service)?.call(SessionKind::Tune, seconds))
+        let call = words.service(self.service)?.call(SessionKind::Tune, seconds);
+        Ok(SessionCall { changes_settings, ..call })
     }
 }
 
@@ -309,6 +314,15 @@ mod test {
         let call = TryParams { guard: Some("p99=+15%".to_owned()), ..TryParams::default() }.call();
         let call = call.expect("a call");
         assert_eq!(words(&call), ["try", "--seconds=60", "--guard=p99=+15%"]);
+    }
+
+    #[test]
+    fn a_search_changes_settings_unless_only_its_candidates_are_requested() {
+        for (dry_run, changes_settings) in [(json!(null), true), (json!(false), true), (json!(true), false)] {
+            let parameters = json!({ "service": { "port": 80 }, "goal": "p50", "dry_run": dry_run });
+            let call = serde_json::from_value::<TuneParams>(parameters).expect("parameters").call();
+            assert_eq!(call.expect("a call").changes_settings, changes_settings, "{dry_run}");
+        }
     }
 
     #[test]

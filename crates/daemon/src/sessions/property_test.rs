@@ -402,7 +402,8 @@ impl<'a> World<'a> {
         let of_client = self.desk.open().values().filter(|open| open.uid == client).count();
         let has_room = self.desk.open().len() < SESSIONS_MAX && of_client < SESSIONS_PER_USER_MAX;
         let is_free = !kind.changes_settings() || self.writer().is_none();
-        let session = OpenSession { kind, uid: client };
+        let changes_settings = kind.changes_settings();
+        let session = OpenSession { kind, uid: client, changes_settings };
         let admitted = match self.does(Sabotage::AdmitsEverybody) {
             true => SessionDesk::default().admit(session),
             false => self.desk.admit(session),
@@ -752,7 +753,7 @@ impl<'a> World<'a> {
                 format!("{} is {standing}, and was decided as {because:?}", transaction.name())
             })?;
         }
-        let writers = self.desk.open().values().filter(|open| open.kind.changes_settings()).count();
+        let writers = self.desk.open().values().filter(|open| open.changes_settings).count();
         let is_limited = writers <= 1
             && self.desk.open().len() <= SESSIONS_MAX
             && self.desk.open().len() == self.open.len()
@@ -948,7 +949,8 @@ fn end_process(script: &str, kind: SessionKind, leaving: Leaving, within: Durati
         let reads = Arc::clone(&reads);
         Box::new(move |event| sender.send(event).is_ok() && reads.load(Ordering::Relaxed))
     };
-    let call = SessionCall { kind, words: Vec::new(), policy: None, seconds: 60 };
+    let changes_settings = kind.changes_settings();
+    let call = SessionCall { kind, words: Vec::new(), policy: None, seconds: 60, changes_settings };
     let handle = sessions.begin(call, 0, "a test".to_owned(), sink).expect("room");
     let mut held = HeldBack::default();
     // This thread acts as the daemon until the process runs.

@@ -139,7 +139,12 @@ impl Sessions {
             if state.is_closed {
                 return Err(VarlinkError::busy("the daemon is shutting down"));
             }
-            let id = state.desk.admit(OpenSession { kind: call.kind, uid }).map_err(refused)?;
+            let id = state.desk.admit(OpenSession {
+                kind: call.kind,
+                uid,
+                changes_settings: call.changes_settings,
+            });
+            let id = id.map_err(refused)?;
             state.cancels.insert(id, Arc::clone(&cancel));
             id
         };
@@ -151,11 +156,13 @@ impl Sessions {
             // Dropping this ends the session, even if the thread panics, before the client's next call is
             // handled.
             let mut place = Place { sessions: &sessions, id, outcome: SessionOutcome::Failed };
-            let deadline = Instant::now() + Duration::from_secs(call.seconds) + LATE_MAX;
-            let ended = match sink(SessionEvent::Begun(id)) {
-                true => sessions.run((id, &call, &caller), deadline, &cancelled, &mut sink),
+            let held = match sink(SessionEvent::Begun(id)) {
+                true => sessions.hold_if_needed(id, &call, &caller, &cancelled),
                 false => Err(cancelled_early()),
             };
+            // The session's time begins when the daemon has stopped changing settings.
+            let deadline = Instant::now() + Duration::from_secs(call.seconds) + LATE_MAX;
+            let ended = held.and_then(|_hold| sessions.run(&call, &caller, deadline, &cancelled, &mut sink));
             place.outcome = match &ended {
                 _ if cancelled.is_cancelled() => SessionOutcome::Cancelled,
                 _ if Instant::now() >= deadline => SessionOutcome::TimedOut,
@@ -218,17 +225,26 @@ impl Sessions {
         });
     }
 
+    /// Makes the daemon change no settings if the session changes some.
+    fn hold_if_needed(
+        &self,
+        id: u64,
+        call: &SessionCall,
+        caller: &str,
+        cancel: &Cancel,
+    ) -> Result<Option<SessionHold>, VarlinkError> {
+        let name = || format!("session {id} ({}, {caller})", call.kind);
+        call.changes_settings.then(|| self.hold_back(name(), cancel)).transpose()
+    }
+
     fn run(
         &self,
-        (id, call, caller): (u64, &SessionCall, &str),
+        call: &SessionCall,
+        caller: &str,
         deadline: Instant,
         cancel: &Cancel,
         sink: &mut SessionSink,
     ) -> Result<SessionEnd, VarlinkError> {
-        let _hold = match call.kind.changes_settings() {
-            true => Some(self.hold_back(format!("session {id} ({}, {caller})", call.kind), cancel)?),
-            false => None,
-        };
         if cancel.is_cancelled() {
             return Err(cancelled_early());
         }
