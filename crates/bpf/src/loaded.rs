@@ -122,6 +122,11 @@ impl Loaded {
         self.links.clear();
     }
 
+    /// Whether this program is attached.
+    pub(super) fn is_attached(&self, name: &str) -> bool {
+        self.links.iter().any(|(attached, _)| attached == name)
+    }
+
     /// The object.
     pub(super) fn object(&self) -> &Object {
         &self.object

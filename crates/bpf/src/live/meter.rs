@@ -129,6 +129,8 @@ pub struct LiveMeter {
     pids_known: bool,
     window: u64,
     polled_by_threads: bool,
+    /// Whether the programs stay attached between windows.
+    stays_attached: bool,
     begun: Option<Nanoseconds>,
     sockets: u64,
     has_udp: bool,
@@ -216,6 +218,7 @@ impl LiveMeter {
             pids_known: in_initial_pid_namespace(),
             window: 0,
             polled_by_threads: false,
+            stays_attached: false,
             begun: None,
             sockets: 0,
             has_udp,
@@ -243,6 +246,19 @@ impl LiveMeter {
     /// state replaces this setting.
     pub const fn set_polled_by_threads(&mut self, by_threads: bool) {
         self.polled_by_threads = by_threads;
+    }
+
+    /// Keeps the programs attached between windows of the same kind, or detaches them. For windows in quick
+    /// succession: to attach a program to a tracepoint that was left a moment ago, the kernel waits for an RCU
+    /// grace period, which takes 5 to 70 ms on an overcommitted machine. Programs that observe datagrams are
+    /// detached nevertheless.
+    ///
+    /// Kernel: 6.18, `kernel/tracepoint.c` `tracepoint_add_func()`, `tp_rcu_cond_sync()`.
+    pub fn stay_attached(&mut self, stays: bool) {
+        self.stays_attached = stays && !self.has_udp;
+        if !self.stays_attached && self.begun.is_none() {
+            self.loaded.detach();
+        }
     }
 
     /// Sets the distribution of turnarounds that estimator C uses from now on. Without a distribution, C
@@ -281,10 +297,18 @@ impl LiveMeter {
     }
 
     fn open(&mut self, stack: bool) -> Result<(), KernelError> {
-        self.loaded.detach();
+        let by_threads = self.polled_by_threads;
+        let is_attached = self.stays_attached
+            && !stack
+            && self.loaded.is_attached("live_polls")
+            && self.loaded.is_attached(OF_THREADS) == by_threads
+            && !self.loaded.is_attached(OF_STACK[0]);
+        if !is_attached {
+            self.loaded.detach();
+        }
         self.window += 1;
         self.gate(NOT_YET, NOT_YET, stack)?;
-        if self.begun.is_some() {
+        if self.begun.is_some() || is_attached {
             self.before = self.totals()?;
         }
         // Without CAP_SYS_ADMIN the kernel does not measure run time, and the weight is unknown.
@@ -292,21 +316,19 @@ impl LiveMeter {
             true => Statistics::enable().ok().zip(self.run_time().ok()),
             false => None,
         };
-        let by_threads = self.polled_by_threads;
-        let attached = self
-            .loaded
-            .attach_if(|name| match name {
-                ITERATOR => false,
-                OF_THREADS => by_threads,
-                name => stack || !OF_STACK.contains(&name),
-            })
-            .and_then(|()| {
-                self.note_tcp_counters()?;
-                // The end of the window counts connections again that were seen during attaching.
-                let opens = Nanoseconds(monotonic().0 + Self::GUARD.0);
-                self.gate(opens.0, opens.0, stack)?;
-                Ok(opens)
-            });
+        let wanted = |name: &str| match name {
+            ITERATOR => false,
+            OF_THREADS => by_threads,
+            name => stack || !OF_STACK.contains(&name),
+        };
+        let attached = if is_attached { Ok(()) } else { self.loaded.attach_if(wanted) };
+        let attached = attached.and_then(|()| {
+            self.note_tcp_counters()?;
+            // The end of the window counts connections again that were seen during attaching.
+            let opens = Nanoseconds(monotonic().0 + Self::GUARD.0);
+            self.gate(opens.0, opens.0, stack)?;
+            Ok(opens)
+        });
         match attached {
             Ok(opens) => {
                 self.begun = Some(opens);
@@ -337,7 +359,7 @@ impl LiveMeter {
         self.begun
     }
 
-    /// Detaches the programs, which ends the window. Returns its measurements.
+    /// Ends the window, and detaches the programs unless they [stay attached](Self::stay_attached). Returns its measurements.
     ///
     /// # Errors
     /// The kernel's error. The programs are detached nevertheless.
@@ -352,7 +374,9 @@ impl LiveMeter {
         let closed = self.gate(0, begun.0, false);
         let ended = monotonic();
         let waiting = closed.and_then(|()| self.waiting(begun, ended));
-        self.loaded.detach();
+        if !self.stays_attached || waiting.is_err() {
+            self.loaded.detach();
+        }
         let weighed = self.weighed.take();
         let Ended { mut waiting, entered, rtt, tcp } = waiting?;
         let unanswered = if self.has_udp { self.unanswered(ended, &mut waiting)? } else { 0 };

@@ -9,6 +9,7 @@ use crate::measure::live::series::requests_for;
 use crate::measure::switchback::{Figures, Switchback, Unfair};
 use apply::{AtExit, JournalError, TransactionName};
 use linux::Signals;
+use linux::process::PromptThread;
 use model::live::LiveWindow;
 use model::{Chance, Finding, JudgedBy, Nanoseconds};
 use session::{Exit, Fault, HostState, Operator, Session};
@@ -26,6 +27,9 @@ const ROUNDS_MAX: usize = crate::measure::sequential::PAIRS_MAX;
 
 /// The maximum delay of a valid window, or of the switch before it.
 pub(crate) const LATE: Duration = Duration::from_millis(500);
+
+/// Between windows of at most this length, the programs stay attached, as in a guard.
+const STAYS_ATTACHED_MAX: Duration = Duration::from_millis(250);
 
 /// How long to wait for a service that exited, and how often to look for it.
 const RESTART_MAX: Duration = Duration::from_secs(20);
@@ -511,6 +515,8 @@ impl<'a> Comparison<'a> {
         signals: &mut Signals,
         progress: &mut dyn ComparisonProgress,
     ) -> Result<Ended, Fault> {
+        // On a busy host, this thread would otherwise wait for a CPU for half of the time.
+        let _prompt = PromptThread::begin();
         // Measure a window of the unchanged host first: it shows which NAPIs are polled, and when clients
         // reconnect.
         if self.interrupted {
@@ -533,6 +539,7 @@ impl<'a> Comparison<'a> {
                 return Ok(Ended::Time);
             }
             self.watcher.set_window_len(window);
+            self.watcher.stay_attached(window <= STAYS_ATTACHED_MAX);
             self.chance.shuffle(&mut order);
             let mut round = Round { number, order: order.clone(), windows: Vec::new(), void: None };
             let mut broken = None;

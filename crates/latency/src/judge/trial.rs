@@ -10,6 +10,7 @@ use crate::measure::live::Unpaired;
 use crate::measure::sequential::PAIRS_MAX;
 use crate::measure::switchback::{Figures, Unfair};
 use apply::{Allow, AtExit, TransactionName};
+use linux::process::PromptThread;
 use linux::{Kernel, Netns};
 use model::setting::Disruption;
 use model::{
@@ -302,6 +303,7 @@ impl<'a> GuardedTrial<'a> {
     /// # Errors
     /// Exit 7 if there are too few requests to judge the guarded metrics.
     pub fn measure_before(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
+        let _prompt = PromptThread::begin();
         // The first window only shows which NAPIs are polled, and when clients reconnect.
         self.refer(1, stop)?;
         self.refer(self.reference_windows(), stop)?;
@@ -448,6 +450,9 @@ impl<'a> GuardedTrial<'a> {
         progress: &mut dyn FnMut(&str),
     ) -> Result<Option<Early>, Fault> {
         let round_takes = self.turn() * 2;
+        // On a busy host, this thread would otherwise wait for a CPU for half of the time.
+        let _prompt = PromptThread::begin();
+        self.services.iter_mut().for_each(|service| service.sampler.stay_attached(true));
         for _ in 0..PAIRS_MAX {
             if began.elapsed() + round_takes > self.within {
                 break;

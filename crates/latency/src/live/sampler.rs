@@ -23,7 +23,8 @@ pub struct Sample {
 }
 
 /// Measures a service: the response times on its ports, and the CPU time of its processes. No program is
-/// attached between [`Sampler::end`] and the next [`Sampler::begin`], nor after this is dropped.
+/// attached between [`Sampler::end`] and the next [`Sampler::begin`] (except by [`Sampler::stay_attached`]), nor
+/// after this is dropped.
 #[derive(Debug)]
 pub struct Sampler {
     meter: LiveMeter,
@@ -31,6 +32,7 @@ pub struct Sampler {
     window_len: Duration,
     turnarounds: Turnarounds,
     windows: u32,
+    stays_attached: bool,
 }
 
 impl Sampler {
@@ -69,7 +71,14 @@ impl Sampler {
     ) -> Result<Self, Fault> {
         let meter = LiveMeter::load(ports).map_err(refused)?;
         let usage = UsageMeter::new(ports.netns, processes);
-        Ok(Self { meter, usage, window_len, turnarounds: Turnarounds::default(), windows: 0 })
+        Ok(Self {
+            meter,
+            usage,
+            window_len,
+            turnarounds: Turnarounds::default(),
+            windows: 0,
+            stays_attached: false,
+        })
     }
 
     /// The duration from [`Sampler::begin`] to [`Sampler::end`].
@@ -80,6 +89,13 @@ impl Sampler {
     /// Sets the length of windows, from the next window on.
     pub fn set_window_len(&mut self, window_len: Duration) {
         self.window_len = window_len;
+    }
+
+    /// Keeps the programs attached between windows ([`LiveMeter::stay_attached`]), or detaches them. While they
+    /// stay, no window measures the time in the network stack.
+    pub fn stay_attached(&mut self, stays: bool) {
+        self.stays_attached = stays;
+        self.meter.stay_attached(stays);
     }
 
     /// Sets the processes of the service, from the next window on.
@@ -111,7 +127,7 @@ impl Sampler {
             self.meter.set_polled_by_threads(threaded);
         }
         self.usage.begin().map_err(refused)?;
-        let sees_stack = self.windows.is_multiple_of(Self::STACK_EVERY);
+        let sees_stack = self.windows.is_multiple_of(Self::STACK_EVERY) && !self.stays_attached;
         self.windows = self.windows.wrapping_add(1);
         let begun = if sees_stack { self.meter.begin_with_stack() } else { self.meter.begin() };
         begun.map_err(refused)

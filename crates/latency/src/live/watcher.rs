@@ -66,6 +66,11 @@ impl Watcher {
         self.sampler.set_window_len(window_len);
     }
 
+    /// See [`Sampler::stay_attached`].
+    pub fn stay_attached(&mut self, stays: bool) {
+        self.sampler.stay_attached(stays);
+    }
+
     /// Waits until the next window is due, and measures it.
     ///
     /// # Errors

@@ -16,19 +16,19 @@ use super::cpuset::isolated_partitions;
 use super::stat::{Stat, TaskStatus};
 
 /// `SCHED_*`. Kernel: `include/uapi/linux/sched.h`.
-mod policy {
-    pub(super) const OTHER: u32 = 0;
-    pub(super) const FIFO: u32 = 1;
-    pub(super) const RR: u32 = 2;
-    pub(super) const BATCH: u32 = 3;
+pub(super) mod policy {
+    pub(in crate::process) const OTHER: u32 = 0;
+    pub(in crate::process) const FIFO: u32 = 1;
+    pub(in crate::process) const RR: u32 = 2;
+    pub(in crate::process) const BATCH: u32 = 3;
 }
 
 /// `SCHED_FLAG_*`. Kernel: `include/uapi/linux/sched.h`.
-mod flag {
-    pub(super) const RESET_ON_FORK: u64 = 0x01;
-    pub(super) const KEEP_POLICY: u64 = 0x08;
-    pub(super) const KEEP_PARAMS: u64 = 0x10;
-    pub(super) const UTIL_CLAMP: u64 = 0x60;
+pub(super) mod flag {
+    pub(in crate::process) const RESET_ON_FORK: u64 = 0x01;
+    pub(in crate::process) const KEEP_POLICY: u64 = 0x08;
+    pub(in crate::process) const KEEP_PARAMS: u64 = 0x10;
+    pub(in crate::process) const UTIL_CLAMP: u64 = 0x60;
 }
 
 /// The thread that creates all kernel threads. Kernel: `init/main.c` `rest_init()`.
@@ -294,7 +294,7 @@ fn slice(attr: RawAttr, default: u64) -> Option<Slice> {
 /// thread.
 ///
 /// Kernel: 6.12, `kernel/sched/syscalls.c` `get_params()`.
-fn default_slice() -> u64 {
+pub(super) fn default_slice() -> u64 {
     number(KTHREADD).ok().and_then(|kthreadd| attributes(kthreadd).ok()).map_or(0, |attr| attr.runtime)
 }
 

@@ -133,7 +133,13 @@ fn compared(
         disruptive: false,
     };
     let truth = Switchback::new(vec!["current".to_owned(), "other".to_owned()], options.rule());
-    let wire = WireMeter::load(PORT, lab.server().id(), lab.client().id())?;
+    let record = arguments.record.as_deref().filter(|_| scenario == Scenario::SameShort);
+    // Recorded pairs follow each other as quickly as those of a guard, which does not wait for a second meter to
+    // be attached.
+    let wire = match record {
+        Some(_) => None,
+        None => Some(WireMeter::load(PORT, lab.server().id(), lab.client().id())?),
+    };
     let (stop, hog, began) = (AtomicBool::new(false), AtomicBool::new(false), Instant::now());
     let share = || began.elapsed().as_secs_f64() / options.most.as_secs_f64();
     let every =
@@ -150,7 +156,6 @@ fn compared(
         }
         let restart_at = (scenario == Scenario::Restart).then(|| began + options.most / 2);
         let prepared = Comparison::prepare(options.clone(), &ServiceSelection::Port(PORT), &session, &Silent);
-        let record = arguments.record.as_deref().filter(|_| scenario == Scenario::SameShort);
         let begun = prepared.and_then(|comparison| {
             let target = comparison.target();
             let record =
@@ -227,7 +232,8 @@ fn use_up(stop: &AtomicBool, hog: &AtomicBool) {
 /// Measures the wire in each window, and triggers the events of the scenario.
 struct Witness<'a> {
     record: Option<PairRecord>,
-    wire: WireMeter,
+    /// `None` while pairs are recorded.
+    wire: Option<WireMeter>,
     truth: Switchback,
     seen: Vec<(usize, WireCounts, f64)>,
     hog: &'a AtomicBool,
@@ -244,12 +250,14 @@ impl ComparisonProgress for Witness<'_> {
             drop(self.server.take());
             *self.server = Some((self.start)()?);
         }
-        Ok(self.wire.begin()?)
+        Ok(self.wire.as_mut().map_or(Ok(()), WireMeter::begin)?)
     }
 
     fn window_ended(&mut self, candidate: usize, seconds: f64) -> Result<(), Fault> {
         self.hog.store(false, Ordering::Relaxed);
-        self.seen.push((candidate, self.wire.end()?, seconds));
+        if let Some(wire) = &mut self.wire {
+            self.seen.push((candidate, wire.end()?, seconds));
+        }
         Ok(())
     }
 

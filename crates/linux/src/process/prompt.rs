@@ -1,0 +1,74 @@
+//! Lets the calling thread run as soon as it has something to do.
+
+use std::marker::PhantomData;
+
+use rustix::io::Errno;
+use sys::scheduling::{RawAttr, attributes, set_attributes};
+
+use super::kthread::{default_slice, flag, policy};
+
+/// The calling thread, by number.
+const THIS: libc::pid_t = 0;
+
+/// The lowest real-time priority: above all tasks without one, and below all real-time tasks of others.
+const PRIORITY: u32 = 1;
+
+/// The calling thread is in the class `SCHED_RR` while this exists, so that it does not wait for a CPU on a
+/// busy host. For threads that mostly sleep. Threads and processes that it starts are not affected.
+#[derive(Debug)]
+pub struct PromptThread {
+    before: Option<RawAttr>,
+    /// The drop must happen on the same thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl PromptThread {
+    /// Changes the class of the calling thread. If the thread already has a real-time priority, or has no
+    /// permission (CAP_SYS_NICE), nothing changes.
+    pub fn begin() -> Self {
+        Self { before: raise().ok().flatten(), _not_send: PhantomData }
+    }
+}
+
+fn raise() -> Result<Option<RawAttr>, Errno> {
+    let before = attributes(THIS)?;
+    if ![policy::OTHER, policy::BATCH].contains(&before.policy) {
+        return Ok(None);
+    }
+    let flags = flag::RESET_ON_FORK;
+    set_attributes(THIS, RawAttr { policy: policy::RR, flags, priority: PRIORITY, ..RawAttr::default() })?;
+    // Keep a slice that was set on the thread.
+    let runtime = if before.runtime == default_slice() { 0 } else { before.runtime };
+    let RawAttr { policy, nice, .. } = before;
+    let flags = before.flags & flag::RESET_ON_FORK;
+    Ok(Some(RawAttr { policy, flags, nice, runtime, ..RawAttr::default() }))
+}
+
+impl Drop for PromptThread {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            // The same permission sufficed to change the class.
+            let _best_effort = set_attributes(THIS, before);
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_thread_has_its_class_again_afterwards_and_what_it_starts_never_had_another() {
+        let now = || attributes(THIS).map(|attr| (attr.policy, attr.nice, attr.flags)).expect("attributes");
+        let before = now();
+        let prompt = PromptThread::begin();
+        if prompt.before.is_some() {
+            assert_eq!(now().0, policy::RR);
+            let of_child = std::thread::spawn(move || now().0).join().expect("it ends");
+            assert_eq!(of_child, policy::OTHER);
+            assert!(PromptThread::begin().before.is_none(), "it is one already");
+        }
+        drop(prompt);
+        assert_eq!(now(), before);
+    }
+}
