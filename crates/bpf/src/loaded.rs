@@ -1,4 +1,4 @@
-//! A loaded BPF object, and the kernel's messages if loading failed.
+//! A loaded BPF object, and the messages of libbpf and the verifier if loading failed.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -15,15 +15,15 @@ use sys::error::{Cause, KernelError};
 /// The capabilities needed to load programs.
 const CAPABILITIES: &str = "CAP_BPF and CAP_PERFMON";
 
-/// The maximum number of bytes kept of libbpf's and the verifier's messages. The end is kept, because the
-/// verifier's error comes last.
+/// The maximum number of bytes that are kept of libbpf's and the verifier's messages. The end is kept,
+/// because the verifier's error comes last.
 const WORDS_BYTES_MAX: usize = 4096;
 
 thread_local! {
     static WORDS: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// A loaded object. Dropping it unloads its programs.
+/// A loaded BPF object. Dropping it unloads its programs.
 pub(super) struct Loaded {
     name: &'static str,
     // Declared before `object`: links must be dropped before the programs that they attach.
@@ -38,7 +38,7 @@ impl fmt::Debug for Loaded {
 }
 
 impl Loaded {
-    /// Loads a compiled object after `prepare` has configured it.
+    /// Loads a compiled object after `prepare` has configured the opened object.
     pub(super) fn load(
         name: &'static str,
         bytes: &[u8],
@@ -63,17 +63,17 @@ impl Loaded {
         self.attach_by(|_| true, |program| program.attach())
     }
 
-    /// Attaches only the programs whose names are wanted.
+    /// Attaches only the programs for whose names `wanted` returns true.
     pub(super) fn attach_if(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), KernelError> {
         self.attach_by(wanted, |program| program.attach())
     }
 
-    /// Whether this program is loaded.
+    /// Whether the object contains this program and has loaded it.
     pub(super) fn has(&self, name: &str) -> bool {
         self.object.progs().any(|program| program.name() == name && program.autoload())
     }
 
-    /// Attaches the programs whose names are wanted to a cgroup.
+    /// Attaches to a cgroup those programs for whose names `wanted` returns true.
     pub(super) fn attach_to_cgroup(
         &mut self,
         cgroup: BorrowedFd<'_>,
@@ -99,7 +99,7 @@ impl Loaded {
     }
 
     /// Pins every attachment in a directory of a BPF file system, under the program's name, so that the
-    /// attachments outlive this object.
+    /// attachments remain when this object is dropped.
     pub(super) fn pin_links(&mut self, directory: &Path) -> Result<(), KernelError> {
         for (name, link) in &mut self.links {
             let path = directory.join(&name);
@@ -108,7 +108,7 @@ impl Loaded {
         Ok(())
     }
 
-    /// Pins a map in a directory of a BPF file system, under its name.
+    /// Pins a map in a directory of a BPF file system, under the map's name.
     pub(super) fn pin_map(&mut self, name: &str, directory: &Path) -> Result<(), KernelError> {
         let path = directory.join(name);
         let mut map = self.object.maps_mut().find(|map| map.name() == name).ok_or_else(|| {
@@ -117,7 +117,7 @@ impl Loaded {
         map.pin(&path).map_err(|_| refused(format!("pin {}", path.display())))
     }
 
-    /// Detaches every program; they stay loaded, and their maps keep their content.
+    /// Detaches all programs. They stay loaded, and their maps keep their content.
     pub(super) fn detach(&mut self) {
         self.links.clear();
     }
@@ -149,7 +149,7 @@ impl Loaded {
     }
 }
 
-/// A map of an object.
+/// A map of a loaded object.
 pub(super) struct Table<'a> {
     name: &'static str,
     map: libbpf_rs::Map<'a>,
@@ -183,7 +183,7 @@ impl<'a> Table<'a> {
         value.map_err(|_| refused(format!("BPF map {}: lookup", self.name)))
     }
 
-    /// The per-CPU values for a key.
+    /// Returns the per-CPU values for a key.
     pub(super) fn get_per_cpu(&self, key: &[u8]) -> Result<Vec<Vec<u8>>, KernelError> {
         let values = self.map.lookup_percpu(key, MapFlags::ANY);
         values.map(Option::unwrap_or_default).map_err(|_| refused(format!("BPF map {}: lookup", self.name)))
@@ -196,14 +196,14 @@ impl<'a> Table<'a> {
             .map_err(|_| refused(format!("BPF map {}: update", self.name)))
     }
 
-    /// Removes every entry and returns the values. No program may add entries meanwhile.
+    /// Removes every entry and returns the values. No program may add entries at the same time.
     pub(super) fn drain(&self) -> Result<Vec<Vec<u8>>, KernelError> {
-        /// The maximum number of entries per call.
+        /// The maximum number of entries per system call.
         const BATCH: u32 = 1024;
         let most = usize::try_from(self.map.max_entries()).unwrap_or(usize::MAX);
         let mut values = Vec::new();
-        // The kernel ends a batch early if the next bucket does not fit
-        // (`__htab_map_lookup_and_delete_batch()`); libbpf-rs mistakes that for the end of the map.
+        // Call repeatedly: the kernel ends a batch early if the next bucket does not fit
+        // (`__htab_map_lookup_and_delete_batch()`), and libbpf-rs mistakes that for the end of the map.
         loop {
             let before = values.len();
             let refused = |_| refused(format!("BPF map {}: drain", self.name));
@@ -216,13 +216,13 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Returns the keys: at most as many as the map's capacity, even if the map changes meanwhile.
+    /// Returns the map's keys: at most as many as its capacity, even if the map changes during the iteration.
     pub(super) fn keys(&self) -> impl Iterator<Item = Vec<u8>> {
         self.map.keys().take(usize::try_from(self.map.max_entries()).unwrap_or(usize::MAX))
     }
 }
 
-/// Returns the error of the last call on this thread, from `errno` and libbpf's messages.
+/// Creates the error of the last call on this thread, from `errno` and libbpf's messages.
 pub(super) fn refused(what: String) -> KernelError {
     let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let errno = Errno::from_raw_os_error(number);
@@ -231,10 +231,10 @@ pub(super) fn refused(what: String) -> KernelError {
     KernelError { what, cause }
 }
 
-/// libbpf's messages on one line. Omits the messages that libbpf always prints when loading is not permitted:
-/// a failed attempt to raise RLIMIT_MEMLOCK, and advice about that limit. Since Linux 5.11 the limit does not
-/// apply to programs and maps (`kernel/bpf/syscall.c` `bpf_map_save_memcg()`); a capability is missing
-/// instead.
+/// Returns libbpf's messages on one line. Omits the messages that libbpf always prints when loading is not
+/// permitted: a failed attempt to raise RLIMIT_MEMLOCK, and advice about that limit. Since Linux 5.11, the
+/// limit does not apply to programs and maps (`kernel/bpf/syscall.c` `bpf_map_save_memcg()`); a missing
+/// capability is the real reason.
 fn words_of(said: &str) -> String {
     const ADVICE: &str = " Make sure your kernel supports BPF (CONFIG_BPF_SYSCALL=y) and/or that RLIMIT_MEMLOCK is set to big enough value.";
     let lines = said.lines().map(|line| line.trim_start_matches("libbpf: ").replace(ADVICE, ""));

@@ -95,7 +95,7 @@ pub struct SimRun {
     /// kept, and all time is accounted for.
     #[arg(long)]
     pub check: bool,
-    /// The extent of the simulation.
+    /// How much to simulate.
     #[command(flatten)]
     pub effort: SimEffort,
 }

@@ -21,7 +21,7 @@ pub enum ReadError {
     Mistake(Box<Mistake>),
 }
 
-/// The commands of a file. It streams: memory does not grow with the file, and the memory of a command is
+/// Reads the commands of a file. Memory does not grow with the file, because the memory of a command is
 /// reused for the next one.
 #[derive(Debug)]
 pub struct Batch<R> {
@@ -47,7 +47,7 @@ impl<R: Read> Batch<R> {
         }
     }
 
-    /// Whether lines about qdiscs and classes that only tc understands count as commands
+    /// Sets whether lines about qdiscs and classes that only tc understands count as commands
     /// ([`Command::Foreign`]) rather than mistakes.
     #[must_use]
     pub fn with_foreign(mut self, with_foreign: bool) -> Self {
@@ -55,24 +55,24 @@ impl<R: Read> Batch<R> {
         self
     }
 
-    /// How many bytes of the file have been read.
+    /// Returns how many bytes of the file have been read.
     pub const fn consumed(&self) -> u64 {
         self.lines.consumed()
     }
 
-    /// How many lines of the file have been read.
+    /// Returns how many lines of the file have been read.
     pub const fn lines_read(&self) -> u32 {
         self.lines.count()
     }
 
-    /// The lines so far that only list objects. They are not commands.
+    /// Returns the lines read so far that only list objects. These lines are not commands.
     pub const fn listings(&self) -> Listings {
         self.listings
     }
 
-    /// The next command and its line; `None` at the end of the file. The caller may modify the borrowed
-    /// command before encoding it. Names must resolve identically on all lines: a name that occurs repeatedly
-    /// may be looked up once.
+    /// Returns the next command and its line; `None` at the end of the file. The caller may modify the
+    /// borrowed command before encoding it. A name must resolve identically on all lines: a name that occurs
+    /// repeatedly may be looked up once.
     ///
     /// # Errors
     /// [`ReadError::Mistake`] for an invalid line; reading can continue after it.
@@ -133,12 +133,12 @@ impl<R: Read> Batch<R> {
     }
 }
 
-/// A line of at most this many bytes cannot have too long an attribute: no word encodes to more than twice
-/// its own bytes plus 256, and there are at most [`words::WORDS_MAX`] words, few of which encode to that
-/// many.
+/// A line of at most this many bytes cannot have an attribute that is too long: no word encodes to more than
+/// twice its own bytes plus 256, a line has at most [`words::WORDS_MAX`] words, and few of them encode to
+/// that many bytes.
 const SURELY_FITS_BYTES: usize = 16 * 1024;
 
-/// The mistake of a line whose message cannot be encoded.
+/// The error message for a line that cannot be encoded.
 const TOO_LONG: &str = "this needs an attribute of more than 65531 bytes, which netlink cannot carry";
 
 /// Whether every attribute of a command's message fits netlink's length limit.
@@ -148,11 +148,11 @@ fn fits(command: &Command) -> bool {
     !out.overflowed()
 }
 
-/// Skips a byte order mark, which some editors write.
+/// A byte order mark, which some editors write; it is skipped.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Parses a line using what is known from earlier lines; returns whether that was possible. An invalid line
-/// is parsed again as a whole, so that its words can be reported.
+/// Parses a line with the help of what earlier lines established; returns whether that was possible. An
+/// invalid line is parsed again as a whole, so that the error can name its words.
 fn read_rest(
     line: &[u8],
     memory: &mut Memory,
@@ -177,7 +177,7 @@ fn read_rest(
     true
 }
 
-/// Remembers the actions of a plain line, if they extend from this byte to the end.
+/// Remembers the actions of a plain line, if they extend from the byte `action` to the end of the line.
 fn learn_tail(line: &[u8], action: Option<usize>, memory: &mut Memory, command: &Command) {
     if let Some(blank) = action.and_then(|action| action.checked_sub(1))
         && let Some(rule) = command.rule()
@@ -193,7 +193,8 @@ mod test {
     use model::IfIndex;
     use proptest::prelude::*;
 
-    /// The result for each command of a file: its line number and encoded bytes, or the error message.
+    /// Returns the result for each command of a file: its line number and encoded bytes, or the error
+    /// message.
     fn all(text: &str, table: &mut Table) -> Vec<Result<(u32, Vec<u8>), String>> {
         let (mut batch, mut found) = (Batch::new(text.as_bytes()), Vec::new());
         loop {
@@ -223,7 +224,7 @@ mod test {
         assert!(matches!(twice[..], [Ok(_), Err(_)]), "{twice:?}");
     }
 
-    /// An action with the longest program that the kernel accepts.
+    /// Returns an action with the longest program that the kernel accepts.
     fn longest_program() -> String {
         const INSTRUCTIONS: usize = 4096;
         let ret = vec!["6 0 0 4294967295"; INSTRUCTIONS].join(",");

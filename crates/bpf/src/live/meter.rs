@@ -25,13 +25,14 @@ use crate::mirrored::Mirrored as _;
 
 pub(super) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/live.bpf.o"));
 
-/// The only key of a one-entry map, and the first index of an array.
+/// The key of a map that has only one entry.
 const ONLY: [u8; 4] = [0; 4];
 
 /// The iterator that reports unanswered requests. Reading its output runs it.
 const ITERATOR: &str = "live_waits";
 
-/// The programs that trace the network stack; they run at every softirq and every transmitted packet.
+/// The programs that trace the network stack; one runs at every receive softirq, the other at every
+/// transmitted packet.
 const OF_STACK: [&str; 2] = ["live_softirq", "live_transmits"];
 
 /// The programs that observe datagrams; they are loaded only if there are UDP ports.
@@ -44,7 +45,7 @@ const OF_DATAGRAMS: [&str; 6] = [
     "live_datagram_sent",
 ];
 
-/// The program that observes wake-ups of kernel threads; it runs at every wake-up on the host.
+/// The program that observes wake-ups of NAPI threads; it runs at every wake-up on the host.
 const OF_THREADS: &str = "live_wakes";
 
 /// The sockets to measure: those of any process on these local ports in a network namespace.
@@ -62,7 +63,7 @@ impl LiveTarget {
     /// The maximum number of ports of each protocol.
     pub const PORTS_MAX: usize = PORTS_MAX;
 
-    /// Returns a target with these ports in a namespace, and the maximum number of connections.
+    /// Creates a target with these ports in a namespace, and with the maximum number of connections.
     pub fn of(netns: NetnsId, ports: impl Into<ServicePorts>) -> Self {
         Self { netns, ports: ports.into(), sockets_max: LiveMeter::SOCKETS_MAX }
     }
@@ -134,9 +135,9 @@ pub struct LiveMeter {
     begun: Option<Nanoseconds>,
     sockets: u64,
     has_udp: bool,
-    /// Whether datagrams without an id are left unpaired.
+    /// Whether datagrams without an id are not paired with answers.
     pairs_ids_only: bool,
-    /// Counts since the last decision about `pairs_ids_only`.
+    /// The counts since the last decision about `pairs_ids_only`.
     since_judged: LiveCounts,
     /// The handle that keeps the kernel's run-time statistics enabled, and the programs' run time at the start
     /// of the window; `None` if run time is not measured.
@@ -148,42 +149,43 @@ pub struct LiveMeter {
 #[derive(Clone, Debug)]
 struct Totals {
     counts: LiveCounts,
-    /// Sums over CPUs of 32-bit counters, which wrap.
+    /// Sums of 32-bit counters over all CPUs; they wrap.
     spans: Spans,
     parts: BTreeMap<u32, Part>,
 }
 
 impl LiveMeter {
     /// The maximum number of new connections that are measured in a window. Each has a state of 640 bytes in
-    /// the kernel until it is closed or the meter is dropped. Further connections are not measured, see
-    /// [`LiveCounts::unmeasured`].
+    /// the kernel until the connection is closed or the meter is dropped. Further connections are not
+    /// measured; see [`LiveCounts::unmeasured`].
     pub const SOCKETS_MAX: u32 = 65_536;
 
-    /// The delay between attaching and the start of a window. Attaching patches the kernel's text and
-    /// repeatedly stops all CPUs for a moment, which delays other work.
+    /// The delay between attaching the programs and the start of a window. Attaching patches the kernel's
+    /// text and repeatedly stops all CPUs for a moment, which delays other work.
     pub const GUARD: Nanoseconds = Nanoseconds::from_millis(2);
 
-    /// A connection counts as stalled if this time has passed since its last unanswered arrival: see
+    /// The time since a connection's last unanswered arrival from which the connection counts as stalled: see
     /// [`LiveWaiting::stalled`].
     pub const STALLED: Nanoseconds = Nanoseconds::from_millis(1_000);
 
-    /// A datagram counts as unanswered after this time: see [`LiveCounts::unanswered`].
+    /// The time after which a datagram counts as unanswered: see [`LiveCounts::unanswered`].
     pub const UNANSWERED: Nanoseconds = Nanoseconds::from_millis(10);
 
-    /// The iterator writes no output; it only counts.
+    /// The maximum output of the iterator, which only counts and writes nothing.
     const WRITTEN_BYTES_MAX: u64 = 0;
 
     /// Loads the programs without attaching them.
     ///
     /// # Errors
-    /// As for [`AnswerHook::of_this_kernel`]; [`sys::Cause::Absent`] on PREEMPT_RT, where softirqs cannot be
-    /// recognised because they have no separate stack; EINVAL for no port or too many; otherwise the kernel's
-    /// error with the verifier's message.
+    /// As for [`AnswerHook::of_this_kernel`]; [`sys::Cause::Absent`] on PREEMPT_RT, where softirqs have no
+    /// separate stack and thus cannot be recognised; EINVAL if the target has no port or too many; otherwise
+    /// the kernel's error with the verifier's message.
     pub fn load(target: &LiveTarget) -> Result<Self, KernelError> {
         Self::load_with(target, AnswerHook::of_this_kernel()?)
     }
 
-    /// Like [`LiveMeter::load`], but uses this hook instead of the earliest one, as on an older kernel.
+    /// Like [`LiveMeter::load`], but uses this hook instead of the earliest one. An older kernel, for
+    /// example, has only a later hook.
     ///
     /// # Errors
     /// As for [`LiveMeter::load`].
@@ -229,20 +231,20 @@ impl LiveMeter {
         })
     }
 
-    /// The kernel memory that a meter uses on this host in bytes, without the states of connections. Most of
-    /// it is allocated per possible CPU.
+    /// Returns the size of the kernel memory that a meter uses on this host, in bytes, without the states of
+    /// connections. Most of the memory is allocated per possible CPU.
     pub fn memory() -> usize {
         let for_each_cpu = PARTS_MAX as usize * size_of::<Part>() + size_of::<Spans>() + size_of::<Counts>();
         for_each_cpu * libbpf_rs::num_possible_cpus().unwrap_or(1).max(1)
     }
 
-    /// The hook that records answers.
+    /// Returns the hook that records answers.
     pub const fn hook(&self) -> AnswerHook {
         self.hook
     }
 
-    /// Sets whether kernel threads poll for the service, from the next window on. If they do, their wake-ups
-    /// are traced, which costs each wake-up on the host about 50 ns. At the end of a window, the observed
+    /// Sets whether kernel threads poll for the service, from the next window on. If so, their wake-ups are
+    /// traced, which makes each wake-up on the host about 50 ns slower. At the end of a window, the observed
     /// state replaces this setting.
     pub const fn set_polled_by_threads(&mut self, by_threads: bool) {
         self.polled_by_threads = by_threads;
@@ -262,7 +264,7 @@ impl LiveMeter {
     }
 
     /// Sets the distribution of turnarounds that estimator C uses from now on. Without a distribution, C
-    /// equals U.
+    /// gives the same estimates as U.
     ///
     /// # Errors
     /// The kernel's error, which means that the map is gone.
@@ -277,7 +279,7 @@ impl LiveMeter {
         self.loaded.map("turnarounds")?.set(&ONLY, &known.to_bytes())
     }
 
-    /// Attaches the programs and starts a window. Discards an open one.
+    /// Attaches the programs and starts a window. If a window is open, discards it.
     ///
     /// # Errors
     /// The kernel's error; nothing is attached then.
@@ -285,9 +287,9 @@ impl LiveMeter {
         self.open(false)
     }
 
-    /// Like [`LiveMeter::begin`]; additionally measures the cost of measuring ([`LiveWindow::weight`]), the
-    /// time of packets between ring and TCP, and the time of answers between TCP and the device. That adds a
-    /// cost to each softirq and each transmitted packet. These times vary little, so measuring them in an
+    /// Like [`LiveMeter::begin`], but also measures the cost of measuring ([`LiveWindow::weight`]), the time
+    /// of packets between ring and TCP, and the time of answers between TCP and the device. This adds a cost
+    /// to each softirq and each transmitted packet. These times vary little, so measuring them in an
     /// occasional window is enough.
     ///
     /// # Errors
@@ -311,7 +313,7 @@ impl LiveMeter {
         if self.begun.is_some() || is_attached {
             self.before = self.totals()?;
         }
-        // Without CAP_SYS_ADMIN the kernel does not measure run time, and the weight is unknown.
+        // Without CAP_SYS_ADMIN, the kernel does not measure run time, and the cost of measuring is unknown.
         self.weighed = match stack {
             true => Statistics::enable().ok().zip(self.run_time().ok()),
             false => None,
@@ -341,7 +343,7 @@ impl LiveMeter {
         }
     }
 
-    /// Sets the time from which exchanges count; 0 ends the window that opened at `opened`.
+    /// Sets the time from which exchanges count. If `opens` is 0, ends the window that opened at `opened`.
     fn gate(&self, opens: u64, opened: u64, stack: bool) -> Result<(), KernelError> {
         let gate = Gate {
             window: self.window,
@@ -354,7 +356,7 @@ impl LiveMeter {
         self.loaded.map(".data.gate")?.set(&ONLY, &gate.to_bytes())
     }
 
-    /// The opening time of the current window; `None` if no window is open.
+    /// Returns when the current window opened, or `None` if no window is open.
     pub const fn opened(&self) -> Option<Nanoseconds> {
         self.begun
     }
@@ -369,8 +371,8 @@ impl LiveMeter {
     pub fn end(&mut self) -> Result<LiveWindow, KernelError> {
         let begun = self.begun.take().expect("a window was started");
         // Detaching briefly stops all CPUs, so arrivals during it belong to no window. Answers are recorded
-        // until the programs are detached; whether a request still waits is determined from what its socket
-        // has sent so far.
+        // until the programs are detached. Whether a request still waits is determined from the data that its
+        // socket has sent so far.
         let closed = self.gate(0, begun.0, false);
         let ended = monotonic();
         let waiting = closed.and_then(|()| self.waiting(begun, ended));
@@ -407,8 +409,8 @@ impl LiveMeter {
         Ok(LiveWindow { span, counts, spans, napis, workers, waiting, weight, run_delay: None })
     }
 
-    /// Decides from the windows since the last decision whether the next ones pair datagrams without an id
-    /// with answers.
+    /// Decides, from the windows since the last decision, whether the next windows pair datagrams without an
+    /// id with answers.
     fn judge_pairs(&mut self, counts: LiveCounts) {
         self.since_judged += counts;
         if let Some(are_clear) = self.since_judged.are_answers_clear(!self.pairs_ids_only) {
@@ -417,7 +419,7 @@ impl LiveMeter {
         }
     }
 
-    /// The cost of the programs so far, while [`crate::Statistics`] are enabled.
+    /// Returns the run times of the programs so far, measured while [`crate::Statistics`] are enabled.
     ///
     /// # Errors
     /// The kernel's error.
@@ -425,7 +427,7 @@ impl LiveMeter {
         run_times(&self.loaded)
     }
 
-    /// The total run time of all programs; meaningful while [`crate::Statistics`] are enabled.
+    /// Returns the total run time of all programs; meaningful only while [`crate::Statistics`] are enabled.
     fn run_time(&self) -> Result<Nanoseconds, KernelError> {
         let programs = self.run_times()?;
         Ok(Nanoseconds(programs.iter().map(|program| program.time.0).sum()))
@@ -442,8 +444,8 @@ impl LiveMeter {
         Ok(Waiting::of(&self.loaded.map("waiting")?.get(&ONLY)?.unwrap_or_default()))
     }
 
-    /// Records TCP's counters of every connection that has a state, as the baseline of the window. A
-    /// connection without a state gets its baseline at its first event.
+    /// Records the TCP counters of every connection that has a state, as the baseline of the window. Any
+    /// other connection gets its baseline at its first event.
     fn note_tcp_counters(&self) -> Result<(), KernelError> {
         if self.sockets == 0 {
             return Ok(());
@@ -451,7 +453,7 @@ impl LiveMeter {
         self.iterate(&Waiting { begins: 1, ..Waiting::of(&[]) }).map(drop)
     }
 
-    /// Examines every connection that has a state, at the end of a window.
+    /// Examines every connection that has a state when a window ends.
     fn waiting(&mut self, opened: Nanoseconds, now: Nanoseconds) -> Result<Ended, KernelError> {
         let empty = Waiting { now: now.0, opens: opened.0, stalled_ns: Self::STALLED.0, ..Waiting::of(&[]) };
         let found = self.iterate(&empty)?;
@@ -531,7 +533,7 @@ impl LiveMeter {
         Ok(totals)
     }
 
-    /// The NAPI or thread of each entry in the map `parts`.
+    /// Returns the NAPI or thread of each entry in the map `parts`.
     fn slots(&self) -> Result<BTreeMap<u32, Owner>, KernelError> {
         let slots = self.loaded.map("slots")?;
         let mut found = BTreeMap::from([(NAPIS_MAX, Owner::Worker(None))]);
@@ -560,7 +562,7 @@ impl LiveMeter {
             let Some(now) = self.before.parts.get(&slot) else { continue };
             let part = part_between(before.parts.get(&slot), now);
             match owner {
-                // A slot without polls is not a NAPI.
+                // A NAPI slot without polls is unused.
                 Owner::Napi(napi) if part.polls.total() > 0 => napis.push((napi, part)),
                 Owner::Worker(worker) if part.requests > 0 => workers.push((worker, part)),
                 Owner::Napi(_) | Owner::Worker(_) => {}
@@ -577,11 +579,11 @@ struct Ended {
     entered: SpanCounts,
     /// The smoothed round-trip times.
     rtt: SpanCounts,
-    /// TCP's own counts since the window began; fields that TCP does not count are zero.
+    /// The increase of TCP's own counters since the window began; fields that TCP does not count are zero.
     tcp: LiveCounts,
 }
 
-/// The NAPI or thread of an entry of `parts`.
+/// The NAPI or thread of an entry in the map `parts`.
 #[derive(Clone, Copy, Debug)]
 enum Owner {
     Napi(NapiId),
@@ -639,7 +641,7 @@ fn counts_of(counts: &Counts) -> LiveCounts {
     LiveCounts { protocols, ..counters!(copy) }
 }
 
-/// The increase of the counters.
+/// Returns the increase of all counters.
 fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
     macro_rules! subtract {
         ($($counter:ident,)*) => {
@@ -655,7 +657,7 @@ fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
     LiveCounts { protocols, missed: now.missed - before.missed, ..counters!(subtract) }
 }
 
-/// Clears the measurements that depend on pairing, because the service does not answer every datagram. Only
+/// Clears the measurements that depend on pairing, for a service that does not answer every datagram. Only
 /// the time in the socket's queue remains.
 fn forget_pairs(counts: &mut LiveCounts, spans: &mut LiveSpans, waiting: &mut LiveWaiting) {
     let pairs = counts.protocols.udp;
@@ -702,7 +704,7 @@ fn add_spans(sum: &mut Spans, more: &Spans) {
     );
 }
 
-/// The increase of all buckets.
+/// Returns the increase of all buckets.
 fn counted(before: &[u32; BUCKETS], now: &[u32; BUCKETS]) -> SpanCounts {
     let mut counts = SpanCounts::new();
     for (bucket, (before, now)) in before.iter().zip(now).enumerate() {
@@ -748,7 +750,8 @@ fn part_between(before: Option<&Part>, now: &Part) -> LivePart {
     let before = before.unwrap_or(&none);
     let mut total = SpanCounts::new();
     for eighth in 0..PART_BUCKETS {
-        // A bucket of an eighth covers two of a sixteenth; its count is split between both.
+        // With eight buckets per power of two, each bucket covers two of those with sixteen; split its count
+        // between both.
         let count = u64::from(now.total[eighth].wrapping_sub(before.total[eighth]));
         total.add_to(2 * eighth, count / 2);
         total.add_to(2 * eighth + 1, count - count / 2);

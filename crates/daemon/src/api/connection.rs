@@ -1,4 +1,5 @@
-//! A connection: handles calls one after another, and drops a client that is too slow or sends too much.
+//! A client's connection. It handles one call after another, and drops a client that is too slow or sends too
+//! much.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -22,29 +23,30 @@ use crate::bell::lock;
 use crate::sessions::{SessionCall, SessionEvent, SessionHandle, SessionSink, reply_parameters};
 use crate::{Answer, ApiRequest, Interest, Ready, Registrar, Source, Stay};
 
-/// How long a client may take to send a complete message, or to read an answer.
+/// How long a client may take to send a complete message or to read an answer.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a connection may be idle. A connection that subscribes to findings may be idle indefinitely.
 pub const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// The maximum number of output bytes queued for a client. A client with more is dropped.
+/// The maximum number of output bytes that are queued for a client. If more are queued, the client is
+/// dropped.
 pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
-/// The maximum number of a session's records, and of its notes, in a reply without `more`.
+/// The maximum number of records of a session, and of notes, in a reply to a call without `more`.
 const RECORDS_MAX: usize = 256;
 
 /// The maximum number of calls per connection in [`CALLS_WINDOW`]; further calls wait for the next window.
 pub const CALLS_MAX: u32 = 100;
 const CALLS_WINDOW: Duration = Duration::from_secs(1);
 
-/// Unsent output of a connection.
+/// The output of a connection that has not been written yet.
 #[derive(Debug, Default)]
 struct Outbox {
     bytes: Vec<u8>,
-    /// The number of bytes that have been written.
+    /// The number of bytes at the start of the buffer that have been written.
     taken: usize,
-    /// When the client last read output, while more of it is queued.
+    /// When the client last read output; only while more output is queued.
     since: Option<Instant>,
     /// Whether a call is in progress.
     pending: bool,
@@ -65,8 +67,8 @@ impl Outbox {
         self.bytes.len() - self.taken > OUTPUT_BYTES_MAX
     }
 
-    /// Notes that this many bytes were written. Their memory is reused: a client that reads slowly and never
-    /// everything may receive the records of an hour.
+    /// Records that this many bytes were written. Frees their memory from time to time: a client that always
+    /// reads slowly may receive the records of an hour without ever emptying the queue.
     fn take(&mut self, length: usize) {
         self.taken += length;
         if self.taken >= OUTPUT_BYTES_MAX / 4 {
@@ -92,14 +94,14 @@ pub(super) struct Connection {
     office: Rc<Office>,
     _place: Place,
     frames: Frames,
-    /// When the first byte of an incomplete message arrived.
+    /// When the first byte of a message that is still incomplete arrived.
     begun: Option<Instant>,
     /// The time of the last activity.
     last: Instant,
-    /// The output. The daemon's thread adds replies to it.
+    /// The queued output. The daemon's thread adds replies to it.
     out: Arc<Mutex<Outbox>>,
     listening: Option<Listening>,
-    /// The client's last session. Dropping the handle cancels the session.
+    /// The session that the client began last. Dropping the handle cancels the session.
     session: Option<SessionHandle>,
     /// The start of the current window, and the number of calls in it.
     window: (Instant, u32),
@@ -135,7 +137,7 @@ impl Connection {
         self.office.trusts(&self.peer)
     }
 
-    /// The log budget that lines about this client use.
+    /// Returns the log budget to which lines about this client are charged.
     fn whose(&self) -> Whose {
         if self.is_trusted() { Whose::Trusted(self.peer.uid) } else { Whose::User(self.peer.uid) }
     }
@@ -185,7 +187,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Handles received calls, until a call whose reply comes later.
+    /// Handles received calls until none is left, or until a call whose reply is sent later.
     fn serve(&mut self, registrar: &mut Registrar) -> Result<(), String> {
         while !lock(&self.out).pending && self.may_call() {
             let Some(message) = self.frames.next_message().map_err(|bad| bad.to_string())? else { break };
@@ -211,7 +213,7 @@ impl Connection {
 
     fn do_call(&mut self, call: &VarlinkCall, registrar: &mut Registrar) {
         let origin = format!("{INTERFACE} by {}", self.who());
-        // Check the permission first: a client without it must not get parameter errors either.
+        // Check the permission first: a client without permission must not learn of parameter errors either.
         if !method::is_for_everybody(&call.method) && !self.is_trusted() {
             self.office.stats.count(|tally| tally.denied += 1);
             self.office.stats.log(self.whose(), &format!("api: {} was refused {}", self.who(), call.method));
@@ -268,7 +270,8 @@ impl Connection {
         self.office.stats.log(self.whose(), &format!("api: {} calls {}", self.who(), call.method));
     }
 
-    /// Begins a session. Its events are replies to the call; the next call waits for its end.
+    /// Begins a session. Its events are sent as replies to the call; the client's next call is handled when
+    /// the session has ended.
     fn begin(&mut self, call: &VarlinkCall, session: SessionCall) {
         self.log_call(call);
         lock(&self.out).pending = true;
@@ -282,7 +285,8 @@ impl Connection {
         }
     }
 
-    /// Sends the events of a session: each immediately with `more`, otherwise all in one reply.
+    /// Returns a function that sends the events of a session: each immediately if the call has `more`,
+    /// otherwise all in one reply.
     fn sink(&self, call: &VarlinkCall) -> SessionSink {
         let (out, shared) = (Arc::clone(&self.out), self.office.shared.clone());
         let (more, oneway) = (call.more, call.oneway);
@@ -304,7 +308,7 @@ impl Connection {
                 SessionEvent::Ended(ended) => Some(ended),
             };
             if !more {
-                // The reply has the newest records and notes.
+                // A single reply has only the newest records and notes.
                 records.drain(..records.len().saturating_sub(RECORDS_MAX));
                 notes.drain(..notes.len().saturating_sub(RECORDS_MAX));
             }
@@ -333,7 +337,7 @@ impl Connection {
         })
     }
 
-    /// Returns a function that sends a delayed reply to a call and then allows the next call.
+    /// Returns a function that sends the delayed reply to a call and then allows the client's next call.
     fn later(&mut self, call: &VarlinkCall) -> Box<dyn FnOnce(job::Found) + Send> {
         lock(&self.out).pending = true;
         let (out, oneway) = (Arc::clone(&self.out), call.oneway);
@@ -364,7 +368,7 @@ impl Connection {
         }
     }
 
-    /// Sends the findings again if they have changed and the client has read the previous ones.
+    /// Sends the findings again if they have changed, provided that the client has read the previous ones.
     fn send_findings(&mut self) {
         let Some(listening) = &mut self.listening else { return };
         let mut out = lock(&self.out);
@@ -383,7 +387,7 @@ impl Connection {
         }
     }
 
-    /// The part of the daemon's state that this client may see.
+    /// Returns the part of the daemon's state that this client may see.
     fn state(&self) -> Value {
         let status = self.office.shared.status();
         let whole = self.is_trusted();
@@ -406,7 +410,7 @@ impl Connection {
         state
     }
 
-    /// When the connection will be dropped if no data arrives, and why.
+    /// Returns when the connection will be dropped unless data is transferred before, and the reason.
     fn due(&self) -> Option<(Instant, &'static str)> {
         let out = lock(&self.out);
         if let Some(since) = out.since.filter(|_| out.waits()) {
@@ -433,8 +437,8 @@ impl Source for Connection {
         let due = self.due().map(|(at, _)| at);
         let out = lock(&self.out);
         let read = !self.finished && self.frames.len() <= MESSAGE_BYTES_MAX;
-        // Run again soon for calls that arrived together with a delayed one, and later for calls above the
-        // rate limit.
+        // Run again now for calls that arrived together with a delayed call, and in the next window for calls
+        // above the rate limit.
         let next = if !out.pending && !out.waits() && (self.frames.has_message() || self.finished) {
             let full = self.window.1 >= CALLS_MAX && self.frames.has_message();
             Some(if full { self.window.0 + CALLS_WINDOW } else { Instant::now() })
@@ -451,7 +455,7 @@ impl Source for Connection {
         {
             return self.drop_for(why);
         }
-        // Write output first: a client that does not read must not fill the queue.
+        // Write output before handling calls: a client that does not read must not fill the queue.
         if let Err(why) = self.gives() {
             return self.drop_for(why);
         }
@@ -482,7 +486,7 @@ fn reply(found: job::Found) -> VarlinkReply {
     }
 }
 
-/// The process of a request for a task, or for some of a task's epolls.
+/// Returns the process to which a target belongs: the target is a task, or some epolls of a task.
 fn process_of(target: &str) -> Option<Pid> {
     let task = match target.strip_prefix("epoll ") {
         Some(epolls) => epolls.rsplit_once(" of ")?.1,
@@ -491,10 +495,10 @@ fn process_of(target: &str) -> Option<Pid> {
     task.strip_prefix("task ")?.parse().ok().map(Pid)
 }
 
-/// Reports to a client that the connection limit is reached.
+/// Sends a rejected client the error that the connection limit is reached.
 pub(super) fn reject(mut stream: &UnixStream) {
     let words = format!("connection limit reached: {CLIENTS_MAX}, and fewer of one user");
-    // The socket's buffer is empty, so this message fits. An error means that the client has left.
+    // The socket's buffer is empty, so the message fits. An error means that the client has disconnected.
     let _ = stream.write_all(&encode(&reply(Err(VarlinkError::busy(words)))));
 }
 

@@ -6,15 +6,15 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// The maximum number of sessions: each has a process with its own BPF programs.
+/// The maximum number of running sessions. Each has a process with its own BPF programs.
 pub const SESSIONS_MAX: usize = 8;
 
-/// The maximum number of sessions per user.
+/// The maximum number of running sessions per user.
 pub const SESSIONS_PER_USER_MAX: usize = 4;
 
 /// What a session does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
-// Generators of Varlink clients take only enums in lower case.
+// Generators of Varlink clients accept enums only in lower case.
 #[serde(rename_all = "lowercase")]
 pub enum SessionKind {
     /// Measures a service. Changes nothing.
@@ -23,7 +23,7 @@ pub enum SessionKind {
     Compare,
     /// Searches for the best settings of a service.
     Tune,
-    /// Applies a policy until it is confirmed or the time is over, or judges it.
+    /// Applies a policy until it is confirmed or its time has passed; with a guard, judges the policy.
     Try,
 }
 
@@ -36,7 +36,7 @@ impl SessionKind {
         !matches!(self, Self::Watch)
     }
 
-    /// The name of the method.
+    /// Returns the name of the API method that begins the session.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Watch => "Watch",
@@ -60,21 +60,21 @@ pub struct OpenSession {
     pub kind: SessionKind,
     /// The user who began the session.
     pub uid: u32,
-    /// Whether the session changes settings. Only one such session may run at a time, because two would
-    /// measure each other's settings.
+    /// Whether the session changes settings. Only one such session may run at a time, because two of them
+    /// would measure each other's settings.
     pub changes_settings: bool,
 }
 
 /// Why a session is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The daemon's limit is reached.
+    /// The daemon's limit on sessions is reached.
     #[error("too many sessions are running (limit {SESSIONS_MAX})")]
     Full,
-    /// The user's limit is reached.
+    /// The limit on this user's sessions is reached.
     #[error("too many sessions of uid {0} are running (limit {SESSIONS_PER_USER_MAX})")]
     UserFull(u32),
-    /// Another session changes settings.
+    /// Another session is already changing settings.
     #[error("session {id} ({kind}, uid {uid}) changes settings of this host at present", kind = .with.kind, uid = .with.uid)]
     Occupied {
         /// The number of the other session.

@@ -15,7 +15,7 @@ const COMPARE_SECONDS: u64 = 300;
 const TUNE_SECONDS: u64 = 600;
 const TRY_SECONDS: u64 = 60;
 
-/// The maximum length of a text, in bytes.
+/// The maximum length of a parameter that is text, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
 /// The maximum number of texts in a list.
@@ -26,9 +26,9 @@ const LIST_MAX: usize = 32;
 pub struct SessionCall {
     /// What the session does.
     pub kind: SessionKind,
-    /// The command and its options, without the global ones.
+    /// The command and its options, without the global options.
     pub words: Vec<OsString>,
-    /// The policy to try instead of the policy files.
+    /// A policy to try instead of the policy files.
     pub policy: Option<String>,
     /// The duration of the session, in seconds.
     pub seconds: u64,
@@ -36,11 +36,11 @@ pub struct SessionCall {
     pub changes_settings: bool,
 }
 
-/// Selects a service by exactly one of these.
+/// Selects a service. Exactly one of the fields must be set.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServiceParams {
-    /// A service of the policy files, a unit, an executable, or a port.
+    /// The name of a service in the policy files, a unit, an executable, or a port.
     pub name: Option<String>,
     /// The process with this pid, and its children.
     pub pid: Option<u32>,
@@ -103,7 +103,8 @@ pub struct TryParams {
     seconds: Option<u64>,
 }
 
-/// The words of a command line. Options and values share a word, so a value cannot be read as another option.
+/// The words of a command line. An option and its value are one word, so a value cannot be mistaken for
+/// another option.
 struct Words(Vec<OsString>);
 
 impl Words {
@@ -138,8 +139,8 @@ impl Words {
         self
     }
 
-    /// Adds candidates. Refuses policy files: error messages quote their text, which the client may not be
-    /// permitted to read.
+    /// Adds candidates. Refuses policy files as candidates: error messages quote the text of a file, which
+    /// the client may not be permitted to read.
     fn candidates(self, option: &str, values: Option<Vec<String>>) -> Result<Self, VarlinkError> {
         for value in values.iter().flatten() {
             check(option, value)?;
@@ -154,7 +155,7 @@ impl Words {
         self.values(option, values)
     }
 
-    /// Adds the service. A name is last, after `--`.
+    /// Adds the words that select the service. A name comes last, after `--`.
     fn service(self, service: ServiceParams) -> Result<Self, VarlinkError> {
         match service {
             ServiceParams { name: Some(name), pid: None, port: None, unit: None } => {
@@ -183,7 +184,7 @@ impl Words {
 }
 
 impl WatchParams {
-    /// Validates the parameters, and returns the call.
+    /// Validates the parameters, and returns the session's call.
     ///
     /// # Errors
     /// `Refused` with the command's exit code, naming the invalid parameter.
@@ -195,7 +196,7 @@ impl WatchParams {
 }
 
 impl CompareParams {
-    /// Validates the parameters, and returns the call.
+    /// Validates the parameters, and returns the session's call.
     ///
     /// # Errors
     /// See [`WatchParams::call`].
@@ -217,7 +218,7 @@ impl CompareParams {
 }
 
 impl TuneParams {
-    /// Validates the parameters, and returns the call.
+    /// Validates the parameters, and returns the session's call.
     ///
     /// # Errors
     /// See [`WatchParams::call`].
@@ -242,7 +243,7 @@ impl TuneParams {
 }
 
 impl TryParams {
-    /// Validates the parameters, and returns the call.
+    /// Validates the parameters, and returns the session's call.
     ///
     /// # Errors
     /// See [`WatchParams::call`].

@@ -1,13 +1,14 @@
-//! Random sessions of several clients, with disconnects, confirmations and kills of the daemon, on
-//! a fake host with the real journal, transactions, alternation, verdicts and admission. `SESSIONS=10000` plays more.
+//! Simulates random sessions of several clients, with disconnects, confirmations and kills of the daemon. The
+//! host is fake; the journal, transactions, alternation, verdicts and admission are real. `SESSIONS=10000`
+//! simulates more sessions.
 //!
 //! [`Invariant`] lists what is checked after each event. The last tests break each invariant on purpose
-//! ([`Sabotage`]), and see that the checker reports it.
+//! ([`Sabotage`]), and check that this is reported.
 //!
 //! The response time of the fake service depends on its settings, without noise, so the test knows which
-//! candidates are better. A kill stops the host at a write, with the journal as it is on disk at that moment. Then
-//! either the guard process or the next daemon restores the host, but not both: one must not hide a fault of the
-//! other.
+//! candidates are better. A kill stops the host at a write, with the journal as it is on disk at that moment.
+//! Then either the guard process or the next daemon restores the host, but not both, so that neither hides a
+//! fault of the other.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,25 +51,26 @@ const SESSIONS: usize = 500;
 const QUEUES: usize = 3;
 const CLIENTS: u32 = 3;
 const HOUR: u64 = 3_600_000_000_000;
-/// Fewer pairs with the same sign than this happen by chance in more than 5 of 100 cases.
+/// The minimum number of pairs for a verdict: fewer pairs with the same sign occur by chance in more than 5
+/// of 100 cases.
 const PAIRS_LEAST: usize = 5;
-/// The stories in which a broken invariant must be noticed.
+/// The number of random event sequences within which each broken invariant must be noticed.
 const STORIES_OF_SABOTAGE: usize = 200;
 
-/// What must hold after each event.
+/// The conditions that must be true after each event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Invariant {
-    /// Each write has a journal entry with both values before it reaches the host.
+    /// Before a write reaches the host, the journal has an entry with the setting's old and new value.
     Journalled,
-    /// Settings stay in force only by a verdict that they are better, a confirmation, the daemon's policy, or until
-    /// the deadline of a trial.
+    /// Settings stay in force only because of a verdict that they are better, a confirmation, the daemon's
+    /// policy, or a trial whose deadline has not passed.
     Decided,
-    /// At most [`SESSIONS_MAX`] sessions run, [`SESSIONS_PER_USER_MAX`] of each user, and one of them changes
-    /// settings; the daemon changes none meanwhile.
+    /// At most [`SESSIONS_MAX`] sessions run, at most [`SESSIONS_PER_USER_MAX`] of each user, and at most one
+    /// of them changes settings; the daemon changes none during that session.
     Limited,
-    /// A session that ends in any way leaves the host as the journal says, and nothing unfinished.
+    /// However a session ends, the host is in the state that the journal records, and nothing is unfinished.
     Restored,
-    /// `Cancel` and a client that leaves end the session and its process, and nothing is kept.
+    /// `Cancel`, or a disconnect of the client, ends the session and its process, and nothing is kept.
     Ended,
 }
 
@@ -84,29 +86,29 @@ impl fmt::Display for Violation {
 
 type Checked = Result<(), Violation>;
 
-/// Checks a condition of an invariant.
+/// Returns a violation of the invariant if the condition is false.
 fn holds(condition: bool, invariant: Invariant, words: impl FnOnce() -> String) -> Checked {
     if condition { Ok(()) } else { Err(Violation(invariant, words())) }
 }
 
-/// A fault that a story may have. Each breaks one invariant.
+/// A fault that is injected on purpose. Each breaks one invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sabotage {
-    /// Settings reach the host before the journal.
+    /// Settings reach the host before they are in the journal.
     WritesBeforeTheJournal,
     /// The slowest candidate is kept.
     KeepsTheWorst,
     /// A candidate is kept after the first pair of windows.
     KeepsWithoutAVerdict,
-    /// No session counts against a limit.
+    /// No session counts towards the limits.
     AdmitsEverybody,
     /// A session that ends does not restore the host.
     LeavesItsSettings,
     /// Neither the guard process nor the next daemon restores the host after a kill.
     RestoresNothing,
-    /// A session goes on after its client has left.
+    /// A session continues after its client has disconnected.
     IgnoresCancel,
-    /// The winner is kept although the client has left.
+    /// The winner is kept although the client has disconnected.
     KeepsAfterCancel,
 }
 
@@ -139,7 +141,7 @@ fn knob(number: usize, value: u8) -> Setting {
     )
 }
 
-/// The median response time of the service with these settings, as a factor.
+/// Returns the median response time of the service with these settings, as a factor.
 fn response(settings: &[Setting]) -> f64 {
     let of = |setting: &Setting| match setting {
         Setting::Napi(_, NapiKnob::DeferHardIrqs(EmptyPolls(1))) => 0.7,
@@ -151,11 +153,11 @@ fn response(settings: &[Setting]) -> f64 {
     settings.iter().map(of).product()
 }
 
-/// The host, shared by all programs that change it.
+/// The simulated host, which all programs that change it share.
 struct Disk {
     settings: Vec<Setting>,
     writes: usize,
-    /// The number of the write at which everything is killed, and whether it still takes effect.
+    /// The number of the write at which everything is killed, and whether this write still takes effect.
     kill_at: Option<(usize, bool)>,
     is_dead: bool,
     journal: PathBuf,
@@ -175,7 +177,7 @@ impl Disk {
         copy(&self.journal, &self.snapshot);
     }
 
-    /// Whether a live transaction on disk records a change between the current value and the one to be
+    /// Whether a live transaction on disk records a change between the current value and the value to be
     /// written.
     fn is_journalled(&self, to: &Setting) -> bool {
         let now = self.settings.iter().find(|known| known.same_knob(to));
@@ -247,20 +249,21 @@ impl Knobs for FakeHost {
     }
 }
 
-/// An event in a story.
+/// A random event of the simulation.
 #[derive(Clone, Debug)]
 enum Event {
     /// A client begins a session that measures or alternates two candidates.
     Begin { client: u32, kind: SessionKind, candidates: [Values; 2] },
     /// A client begins many sessions that measure.
     Crowd { client: u32, sessions: usize },
-    /// A client tries a policy and may confirm it later. It may leave before the reply.
+    /// A client tries a policy, and may confirm it later. The client may disconnect before the reply.
     Try { client: u32, values: Values, leaves: bool },
-    /// The session that changes settings begins a window with a candidate.
+    /// The session that changes settings begins a window with this candidate.
     Window { candidate: usize },
-    /// It ends after this many pairs of windows, or with this ruling of a guard, and keeps the winner.
+    /// The session that changes settings ends after this many pairs of windows, or with this ruling of a
+    /// guard, and keeps the winner.
     Verdict { pairs: usize, ruling: Ruling },
-    /// A client leaves or cancels its session, perhaps while the winner is being kept.
+    /// A client disconnects or cancels its session, possibly while the winner is being kept.
     Leave { pick: usize, pairs: usize },
     /// A client confirms a transaction, the settings of a running session, or the newest trial.
     Confirm { pick: Option<usize>, of_session: bool },
@@ -270,35 +273,37 @@ enum Event {
     Expire { pick: usize },
     /// The daemon's policy changes.
     Policy { values: Values },
-    /// Everything is killed at the write after so many, except the guard process if it survives.
+    /// After this many writes, everything is killed at the next write, except the guard process if
+    /// `guard_survives` is true.
     Kill { writes: usize, after: bool, guard_survives: bool },
 }
 
 /// Why a transaction may be in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Because {
-    /// A verdict or a confirmation.
+    /// A verdict or a confirmation keeps the transaction.
     Kept,
     /// The daemon's policy.
     Policy,
-    /// It is on trial until this deadline.
+    /// The transaction is on trial until this deadline.
     Trial(Nanoseconds),
 }
 
 /// A running session.
 struct Running<'a> {
     kind: SessionKind,
-    /// `None` if it changes no settings.
+    /// `None` if the session changes no settings.
     writer: Option<(Alternation<'a, FakeHost>, SessionHold)>,
     /// The plans of the session's candidates.
     plans: Vec<Plan>,
     in_force: Option<usize>,
-    /// The response time with each candidate, as a factor of that with the first.
+    /// The response time with each candidate, as a factor of the response time with the first one.
     truth: Vec<f64>,
 }
 
 impl Running<'_> {
-    /// The figures of a window of each candidate, with differences between pairs that decide nothing.
+    /// Returns the figures of one window of each candidate. The differences between pairs are too small to
+    /// decide anything.
     fn figures(&self, candidates: &[usize], pair: usize) -> Vec<Figures> {
         let near = if pair.is_multiple_of(2) { 1.0 } else { 1.01 };
         let window = |candidate: &usize| {
@@ -308,7 +313,7 @@ impl Running<'_> {
         candidates.iter().map(window).collect()
     }
 
-    /// The winner, as the commands determine it.
+    /// Returns the winner, determined as the commands do it.
     fn winner(&self, pairs: usize, ruling: Ruling) -> Option<usize> {
         let names: Vec<String> = (0..self.plans.len()).map(|candidate| candidate.to_string()).collect();
         match self.kind {
@@ -337,12 +342,12 @@ impl Running<'_> {
     }
 }
 
-/// What was in progress when the daemon was killed.
+/// The operation that was in progress when the daemon was killed.
 #[derive(Default)]
 struct InProgress {
-    /// A plan that may become a transaction in force.
+    /// A plan that may be in force as a transaction.
     plan: Option<(Plan, Because)>,
-    /// A transaction that may be rolled back.
+    /// A transaction whose rollback may have begun.
     undo: Option<TransactionName>,
 }
 
@@ -371,7 +376,7 @@ impl<'a> World<'a> {
         self.session.journal().expect("a journal")
     }
 
-    /// Plans the changes from the current host to these values.
+    /// Returns the changes that lead from the current host to these values.
     fn plan(&self, values: &Values) -> Plan {
         let disk = self.host.0.borrow();
         let mut steps = Vec::new();
@@ -464,7 +469,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// The response time with each plan, as a factor of that with the first.
+    /// Returns the response time with each plan, as a factor of the response time with the first one.
     fn truth(&self, plans: &[Plan]) -> Vec<f64> {
         let disk = self.host.0.borrow();
         let with = |plan: &Plan| {
@@ -485,7 +490,7 @@ impl<'a> World<'a> {
         running.in_force = is_in_force.then_some(candidate);
     }
 
-    /// A session ends, and keeps the winner after this many pairs. A session whose client has left keeps none.
+    /// Ends a session after this many pairs, and keeps the winner, unless the client has disconnected.
     fn end(&mut self, id: u64, pairs: usize, ruling: Ruling, has_left: bool) -> Checked {
         if has_left && self.does(Sabotage::IgnoresCancel) {
             return Ok(());
@@ -580,9 +585,10 @@ impl<'a> World<'a> {
                 let named = candidate.or_else(|| pick.and_then(nth));
                 if let Ok(name) = trial::confirm(named, &self.journal()) {
                     match self.live.get_mut(&name) {
-                        // Confirming a kept transaction again changes nothing.
+                        // A kept transaction can be confirmed again, which changes nothing.
                         Some((_, because)) => *because = Because::Kept,
-                        // The candidate in force has a deadline, too, and belongs to its session.
+                        // The candidate in force also has a deadline, but belongs to its session and must not
+                        // be confirmed.
                         None => {
                             let words = format!("{name} was confirmed, and belongs to a session");
                             return Err(Violation(Invariant::Decided, words));
@@ -622,7 +628,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// The client of a session leaves after this many pairs: the session ends, and the host is restored.
+    /// Disconnects the client of a session after this many pairs, and checks that the session ends.
     fn leave(&mut self, id: u64, pairs: usize) -> Checked {
         self.end(id, pairs, Ruling::Kept, true)?;
         holds(!self.open.contains_key(&id), Invariant::Ended, || {
@@ -630,17 +636,18 @@ impl<'a> World<'a> {
         })
     }
 
-    /// The transaction of the candidate in force.
+    /// Returns the transaction of the candidate in force, if any.
     fn candidate(&self) -> Option<TransactionName> {
         let running = self.open.get(&self.writer()?)?;
         let (alternation, _) = running.writer.as_ref()?;
         alternation.transaction(running.in_force?)
     }
 
-    /// The daemon and its sessions were killed. The guard process of a session restores the host, or if it was
-    /// killed too, the next daemon.
+    /// Restarts the daemon after it was killed together with its sessions. The guard process of a session
+    /// restores the host; if the guard process was killed, too, the next daemon does.
     fn restart(&mut self) -> Checked {
-        // Their error paths run, but neither the host nor the journal of that moment notices.
+        // Dropping the sessions runs their error paths, but this affects neither the host nor the journal,
+        // which are as they were at the kill.
         self.open.clear();
         self.desk = SessionDesk::default();
         assert_eq!(self.held.by(), None);
@@ -674,13 +681,13 @@ impl<'a> World<'a> {
         for half in unfinished(&journal) {
             let name = half.name();
             match half.begin().asked.deadline.filter(|_| half.begin().owned_by.is_none()) {
-                // A trial in progress ends at its deadline, by its own guard process.
+                // A trial that was in progress is rolled back at its deadline by its own guard process.
                 Some(deadline) => {
                     let ended = journal.roll_back_if_unconfirmed(name, &mut self.host, later(deadline));
                     let is_undone = matches!(ended, Ok(Expiry::RolledBack(_)));
                     holds(is_undone, Invariant::Restored, || format!("{name}, at its deadline: {ended:?}"))?;
                 }
-                // A rollback that was killed: its client asks again.
+                // The rollback in progress was killed: its client requests it again.
                 None if progress.undo == Some(name) => {
                     journal.roll_back(name, &mut self.host, clock::now()).expect("rolled back");
                 }
@@ -704,7 +711,8 @@ impl<'a> World<'a> {
             if self.live.contains_key(&name) {
                 continue;
             }
-            // The kill came after the last record of the change in progress.
+            // The kill came after the last record of the operation in progress, so its transaction is in
+            // force.
             let decided = progress.plan.as_ref().filter(|(decided, _)| *decided == plan);
             let because = decided.map(|(_, because)| *because);
             let because = because.ok_or_else(|| {
@@ -761,7 +769,7 @@ impl<'a> World<'a> {
         holds(is_limited, Invariant::Limited, || format!("{:?}", self.desk.open()))
     }
 
-    /// All clients leave, and what was kept or is on trial is rolled back.
+    /// Disconnects all clients, and rolls back all transactions that were kept or are on trial.
     fn finish(&mut self) -> Checked {
         self.host.0.borrow_mut().kill_at = None;
         for id in self.open.keys().copied().collect::<Vec<_>>() {
@@ -839,7 +847,7 @@ fn stories() -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec(event(), 30..60)
 }
 
-/// Plays a story, and returns the number of its sessions.
+/// Simulates these events, and returns the number of sessions.
 fn play(events: &[Event], sabotage: Option<Sabotage>) -> Result<usize, Violation> {
     let base = [Path::new("/dev/shm"), Path::new("/tmp")].into_iter().find(|path| path.is_dir());
     let directory =
@@ -884,7 +892,7 @@ fn play(events: &[Event], sabotage: Option<Sabotage>) -> Result<usize, Violation
     Ok(world.sessions)
 }
 
-/// The number of sessions to play.
+/// Returns the minimum number of sessions to simulate.
 fn wanted() -> usize {
     std::env::var("SESSIONS").ok().and_then(|number| number.parse().ok()).unwrap_or(SESSIONS)
 }
@@ -920,7 +928,7 @@ fn each_broken_invariant_is_reported() {
     }
 }
 
-/// How a session with a process ends before its time.
+/// How a session that has a process ends prematurely.
 #[derive(Clone, Copy, Debug)]
 enum Leaving {
     Cancels,
@@ -930,10 +938,10 @@ enum Leaving {
     ProcessIsKilled,
 }
 
-/// Prints its pid, and then a record now and then.
+/// A script that prints its pid, and then a record every 20 ms.
 const PROGRAM: &str = r#"echo "{\"pid\": $$}"; while :; do echo '{"n": 1}'; sleep 0.02; done"#;
 
-/// Begins a session that runs this shell script, ends it, and checks that nothing is left of it.
+/// Begins a session that runs this shell script, ends the session, and checks that nothing of it is left.
 fn end_process(script: &str, kind: SessionKind, leaving: Leaving, within: Duration) -> Checked {
     let shared = Shared::new().expect("descriptors");
     let program = SessionProgram {
@@ -953,7 +961,7 @@ fn end_process(script: &str, kind: SessionKind, leaving: Leaving, within: Durati
     let call = SessionCall { kind, words: Vec::new(), policy: None, seconds: 60, changes_settings };
     let handle = sessions.begin(call, 0, "a test".to_owned(), sink).expect("room");
     let mut held = HeldBack::default();
-    // This thread acts as the daemon until the process runs.
+    // This thread acts as the daemon until the script is running.
     let pid = loop {
         if let Some((ApiRequest::HoldBack(request), reply)) = shared.next_request() {
             held.begin(request);

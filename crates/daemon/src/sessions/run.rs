@@ -1,4 +1,4 @@
-//! One session, from admission to its last reply.
+//! One session, from its admission to its last reply.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,44 +24,46 @@ use crate::bell::{Bell, lock};
 use crate::status::{RunningSession, SessionOutcome, Shared};
 use crate::{Answer, ApiRequest};
 
-/// How long a session waits for the daemon to stop changing settings. A turn of the daemon may take seconds
-/// on a large host.
+/// How long a session waits for the daemon to stop changing settings. On a large host, a turn of the daemon
+/// may take seconds.
 const HOLD_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// How much longer than requested a session may take: the command first measures a reference, and restores
-/// the host at the end.
+/// How much longer than requested a session may take, because the command first measures a reference and
+/// restores the host at the end.
 const LATE_MAX: Duration = Duration::from_secs(120);
 
-/// How long a process may take to restore the host after SIGTERM, before it is killed.
+/// How long a session's process may take to restore the host after SIGTERM. After this time, the process is
+/// killed.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// How often to check whether the process has exited, because another process may keep its output open.
+/// How often to check whether the process has exited. The end of its output is not sufficient, because
+/// another process may keep the output open.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// The maximum length of a line of output. Longer lines are omitted, and the client is told.
+/// The maximum length of a line of output. A longer line is omitted, and the client is notified.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// The maximum number of notes that explain a failure if there is no error record.
+/// The maximum number of notes that explain a failure if the command wrote no error record.
 const LAST_NOTES_MAX: usize = 8;
 
-/// What a client receives from a session.
+/// An event that a session sends to its client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SessionEvent {
     /// The session has begun, with this number.
     Begun(u64),
     /// A record of the command, which is a line of its `-o jsonl` output.
     Record(Value),
-    /// A message for people.
+    /// A message for the person who uses the client.
     Note(String),
     /// The session has ended. This is the last event.
     Ended(Result<SessionEnd, VarlinkError>),
 }
 
-/// Receives the events of a session. Returns false if the client no longer reads them: the session is then
-/// cancelled.
+/// A function that receives the events of a session. It returns false if the client no longer reads them; the
+/// session is then cancelled.
 pub type SessionSink = Box<dyn FnMut(SessionEvent) -> bool + Send>;
 
-/// Tells the thread of a session that the session is cancelled.
+/// Tells a session's thread that the session is cancelled.
 #[derive(Debug)]
 struct Cancel {
     is_cancelled: AtomicBool,
@@ -79,7 +81,7 @@ impl Cancel {
     }
 }
 
-/// A client's hold on its session. Dropping it cancels the session.
+/// A client's handle to its session. Dropping it cancels the session.
 #[derive(Debug)]
 pub struct SessionHandle(Arc<Cancel>);
 
@@ -89,13 +91,13 @@ impl Drop for SessionHandle {
     }
 }
 
-/// The sessions of a daemon.
+/// All sessions of a daemon.
 #[derive(Clone)]
 pub struct Sessions(Arc<Inner>);
 
 struct Inner {
     state: Mutex<State>,
-    /// Notified when a session has ended.
+    /// Notified each time a session has ended.
     ended: Condvar,
     program: SessionProgram,
     shared: Shared,
@@ -105,7 +107,7 @@ struct Inner {
 struct State {
     desk: SessionDesk,
     cancels: BTreeMap<u64, Arc<Cancel>>,
-    /// Set when the daemon shuts down: no session may begin.
+    /// Whether the daemon is shutting down, so that no session may begin.
     is_closed: bool,
 }
 
@@ -116,7 +118,7 @@ impl fmt::Debug for Sessions {
 }
 
 impl Sessions {
-    /// Creates the state without sessions. `program` runs them.
+    /// Creates the state without any session. `program` is the program that runs sessions.
     pub fn new(program: SessionProgram, shared: Shared) -> Self {
         Self(Arc::new(Inner { state: Mutex::default(), ended: Condvar::new(), program, shared }))
     }
@@ -153,8 +155,8 @@ impl Sessions {
         self.0.shared.update(|status| status.sessions.running.push(begun));
         let (sessions, cancelled) = (self.clone(), Arc::clone(&cancel));
         let work = move || {
-            // Dropping this ends the session, even if the thread panics, before the client's next call is
-            // handled.
+            // Dropping this value ends the session, even if the thread panics, before the client's next call
+            // is handled.
             let mut place = Place { sessions: &sessions, id, outcome: SessionOutcome::Failed };
             let held = match sink(SessionEvent::Begun(id)) {
                 true => sessions.hold_if_needed(id, &call, &caller, &cancelled),
@@ -180,7 +182,7 @@ impl Sessions {
         Ok(SessionHandle(cancel))
     }
 
-    /// Cancels a session. It restores the host before its last reply.
+    /// Cancels a session. The session restores the host before its last reply.
     ///
     /// # Errors
     /// `Refused` (1) if there is no such session.
@@ -257,7 +259,7 @@ impl Sessions {
             .until_end(deadline)
     }
 
-    /// Makes the daemon change no settings, and waits until it does not.
+    /// Makes the daemon stop changing settings, and waits until it has stopped.
     fn hold_back(&self, session: String, cancel: &Cancel) -> Result<SessionHold, VarlinkError> {
         let (hold, request) = SessionHold::new(session, self.0.shared.clone());
         let (sender, answer) = sync_channel(1);
@@ -280,7 +282,7 @@ impl Sessions {
     }
 }
 
-/// A session's place among the running sessions. Dropping it ends the session.
+/// A session that counts as running. Dropping this value ends the session.
 struct Place<'a> {
     sessions: &'a Sessions,
     id: u64,
@@ -293,20 +295,20 @@ impl Drop for Place<'_> {
     }
 }
 
-/// A process that runs a session.
+/// A process that is running a session.
 struct Running<'a> {
     child: Child,
-    /// The pipe of the process's output; `None` once it is closed.
+    /// The pipe for the process's output; `None` once it is closed.
     output: Option<PipeReader>,
     cancel: &'a Cancel,
     sink: &'a mut SessionSink,
     end: Option<SessionEnd>,
-    /// The last messages, which explain a failure if there is no error record.
+    /// The last messages, which explain a failure if the command wrote no error record.
     notes: Vec<String>,
 }
 
 impl Running<'_> {
-    /// Passes on the process's output until the process has exited.
+    /// Forwards the process's output until the process has exited.
     fn until_end(mut self, deadline: Instant) -> Result<SessionEnd, VarlinkError> {
         let mut lines = Lines::default();
         let (mut is_asked, mut kill_at) = (false, None);
@@ -323,13 +325,14 @@ impl Running<'_> {
             }
             let next = if is_asked { kill_at } else { Some(deadline) };
             let next = next.map_or(CHECK_EVERY, |at| at.saturating_duration_since(now)).min(CHECK_EVERY);
-            // Once the process was told to exit, ignore the bell: it would wake this loop continuously.
+            // Once the process has been told to exit, do not wait for the bell any more: it stays rung, and
+            // would wake this loop continuously.
             self.wait(next, !is_asked);
             if self.read(&mut lines) {
                 continue;
             }
             if let Ok(Some(status)) = self.child.try_wait() {
-                // Read the rest of the output.
+                // The process has exited: read the rest of its output.
                 while self.read(&mut lines) {}
                 break status;
             }
@@ -338,7 +341,7 @@ impl Running<'_> {
     }
 
     fn signal(&self, signal: Signal) {
-        // The process was not reaped yet, so its pid cannot have been reused.
+        // The process has not been reaped yet, so its pid cannot have been reused.
         if let Ok(pid) = i32::try_from(self.child.id())
             && let Some(pid) = Pid::from_raw(pid)
         {
@@ -346,7 +349,7 @@ impl Running<'_> {
         }
     }
 
-    /// Waits for output, for a cancellation with `for_cancel`, or for the time `most`.
+    /// Waits for output, but not longer than `most`. With `for_cancel`, also waits for a cancellation.
     fn wait(&self, most: Duration, for_cancel: bool) {
         let Ok(most) = Timespec::try_from(most) else { return };
         let mut polled = Vec::new();
@@ -359,7 +362,7 @@ impl Running<'_> {
         let _woken = poll(&mut polled, Some(&most));
     }
 
-    /// Reads some output if there is any. Returns whether there was any.
+    /// Reads some output, if any is available. Returns whether there was any.
     fn read(&mut self, lines: &mut Lines) -> bool {
         let Some(output) = &mut self.output else { return false };
         let mut polled = [PollFd::new(&*output, PollFlags::IN)];
@@ -371,7 +374,7 @@ impl Running<'_> {
         match output.read(&mut part) {
             Ok(0) | Err(_) => {
                 self.output = None;
-                // The output was closed, so the process exits soon; `until_end` checks for that.
+                // The output is closed, so the process will exit soon; `until_end` checks for that.
                 std::thread::sleep(Duration::from_millis(1));
                 false
             }
@@ -430,11 +433,11 @@ impl Running<'_> {
     }
 }
 
-/// Splits output into lines. For a line that is too long, only the length is kept.
+/// Splits output into lines. Of a line that is too long, only the length is kept.
 #[derive(Default)]
 struct Lines {
     line: Vec<u8>,
-    /// The length of the current line, including omitted bytes.
+    /// The length of the current line, including bytes that were omitted.
     length: usize,
 }
 
@@ -477,7 +480,7 @@ fn cancelled_early() -> VarlinkError {
     VarlinkError::refused(1, "cancelled; nothing was changed", None)
 }
 
-/// The parameters of a reply that has these records and notes.
+/// Builds the parameters of a reply with these records and notes.
 pub(crate) fn reply_parameters(
     session: u64,
     records: Vec<Value>,

@@ -22,29 +22,31 @@ use crate::judge::one_shot::OneShot;
 use crate::judge::options::ComparisonOptions;
 use crate::judge::trial::ServiceForesight;
 
-/// The maximum number of rounds: further ones would not change the verdict.
+/// The maximum number of rounds. Further rounds would not change the verdict.
 const ROUNDS_MAX: usize = crate::measure::sequential::PAIRS_MAX;
 
-/// The maximum delay of a valid window, or of the switch before it.
+/// The maximum delay of a valid window, or of the switch that precedes it.
 pub(crate) const LATE: Duration = Duration::from_millis(500);
 
 /// Between windows of at most this length, the programs stay attached, as in a guard.
 const STAYS_ATTACHED_MAX: Duration = Duration::from_millis(250);
 
-/// How long to wait for a service that exited, and how often to look for it.
+/// How long to wait for the restart of a service that has exited, and how often to look for it.
 const RESTART_MAX: Duration = Duration::from_secs(20);
 const RESTART_EVERY: Duration = Duration::from_millis(250);
 
-/// How long windows are not valid after a restart of the service.
+/// How long after a restart of the service windows are not valid.
 const RESTART_SETTLES: Duration = Duration::from_secs(1);
 
-/// The maximum number of restarts in a comparison, in case a service crashes under a candidate.
+/// The maximum number of restarts of the service in a comparison. The limit ends the comparison if a
+/// candidate makes the service crash.
 const RESTARTS_MAX: usize = 8;
 
-/// A comparison ends after this many rounds without enough requests, because further rounds would not help.
+/// The number of rounds without enough requests after which a comparison ends, because further rounds would
+/// not help.
 const SILENT_ROUNDS_MAX: usize = 6;
 
-/// If none of this many first rounds is valid, clients probably wait for answers.
+/// The number of rounds at the beginning after which, if none was valid, clients probably wait for answers.
 const CLOSED_LOOP_ROUNDS: usize = 6;
 
 /// Why a comparison ended.
@@ -65,7 +67,7 @@ pub enum Ended {
 }
 
 impl Ended {
-    /// The reason in words.
+    /// Returns the reason in words.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Decided => "decided",
@@ -77,7 +79,7 @@ impl Ended {
         }
     }
 
-    /// The error if a comparison has no result for this reason; `None` if it has one.
+    /// Returns the error if a comparison that ended for this reason has no result, or `None` if it has one.
     pub fn fault(self, service: &str) -> Option<Fault> {
         match self {
             Self::Decided | Self::Time | Self::Interrupted => None,
@@ -96,7 +98,7 @@ impl Ended {
     }
 }
 
-/// The error for a service whose datagrams are not paired with answers.
+/// Creates the error for a service whose datagrams are not paired with answers.
 pub(super) fn unpaired(service: &str, why: Unpaired) -> Fault {
     Fault::new(Exit::Refused, format!("{service}: {}, so no setting can be judged by them", why.as_str()))
         .hint("netpolicy watch shows what is known: wake-ups, polls, datagrams for each context switch")
@@ -105,11 +107,12 @@ pub(super) fn unpaired(service: &str, why: Unpaired) -> Fault {
 /// One round.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// The number of the round, from 1.
+    /// The round's number, counted from 1.
     pub number: usize,
-    /// The candidates in the order in which they were measured.
+    /// The indices of the candidates, in the order in which they were measured.
     pub order: Vec<usize>,
-    /// A window of each candidate, in the order of the command line; fewer if the round ended early.
+    /// The windows of the round, one per candidate, in the order of the command line; fewer if the round
+    /// ended early.
     pub windows: Vec<(usize, Figures, LiveWindow)>,
     /// Why the round is not valid; `None` if it is.
     pub void: Option<Unfair>,
@@ -117,11 +120,11 @@ pub struct Round {
 
 /// Chooses the candidates of each round.
 pub trait Chooser {
-    /// The candidates of the next round, by number in ascending order, and the length of their windows; `None`
-    /// if no further round is needed.
+    /// Returns the candidates of the next round, by index in ascending order, and the length of their
+    /// windows. `None` if no further round is needed.
     fn next(&mut self) -> Option<(Vec<usize>, Duration)>;
 
-    /// Adds a round. Returns why it is not valid; `None` if it is.
+    /// Adds a round. Returns why the round is not valid, or `None` if it is.
     ///
     /// # Errors
     /// If the round cannot be recorded, which ends the comparison.
@@ -133,13 +136,13 @@ pub trait Chooser {
     /// The rounds so far.
     fn rounds(&self) -> &Switchback;
 
-    /// Whether to report after this many rounds that clients seem to wait for answers.
+    /// Whether to report, after this many rounds, that clients seem to wait for answers.
     fn is_closed_loop(&self, _rounds: usize) -> bool {
         false
     }
 }
 
-/// Measures all candidates in each round until each of them has a verdict.
+/// A chooser that measures all candidates in each round until each of them has a verdict.
 struct Together {
     switchback: Switchback,
     window: Duration,
@@ -175,13 +178,13 @@ impl Chooser for Together {
 
 /// Receives the progress of a comparison.
 pub trait ComparisonProgress {
-    /// A round has ended.
+    /// Called when a round has ended.
     ///
     /// # Errors
     /// If the listener failed, which ends the comparison.
     fn round(&mut self, round: &Round, so_far: &Switchback, elapsed: Duration) -> Result<(), Fault>;
 
-    /// A candidate is in force, and its window is about to begin.
+    /// Called when a candidate is in force and its window is about to begin.
     ///
     /// # Errors
     /// As for [`ComparisonProgress::round`].
@@ -189,7 +192,7 @@ pub trait ComparisonProgress {
         Ok(())
     }
 
-    /// Reports progress during consecutive windows without a write.
+    /// Reports progress during consecutive windows in which nothing is written.
     ///
     /// # Errors
     /// As for [`ComparisonProgress::round`].
@@ -197,7 +200,7 @@ pub trait ComparisonProgress {
         Ok(())
     }
 
-    /// A candidate's window has ended, after this many seconds.
+    /// Called when a candidate's window has ended, after this many seconds.
     ///
     /// # Errors
     /// As for [`ComparisonProgress::round`].
@@ -215,9 +218,9 @@ pub struct ComparisonResult {
     pub ended: Ended,
     /// The duration.
     pub took: Duration,
-    /// The duration of each switch that wrote something.
+    /// The duration of each switch in which something was written.
     pub switches: Vec<Duration>,
-    /// Findings that limit the validity of the windows.
+    /// Findings that limit how far the windows are valid.
     pub findings: Vec<Finding>,
     /// Why the journal does not contain the verdicts; `None` if it does.
     pub unnoted: Option<String>,
@@ -232,10 +235,10 @@ pub struct Comparison<'a> {
     target: MeasuredService,
     pub(crate) watcher: Watcher,
     alternation: Alternation<'a>,
-    /// The second candidate, if it disturbs traffic. The candidates then do not alternate.
+    /// The second candidate, if it disturbs traffic; the candidates then do not alternate.
     once: Option<OneShot<'a>>,
     pub(crate) switches: Vec<Duration>,
-    /// Whether a signal arrived during the prediction.
+    /// Whether a signal arrived while [`Comparison::foresight`] was measuring.
     interrupted: bool,
     pub(crate) chance: Chance,
     _lock: ComparisonLock,
@@ -256,7 +259,7 @@ pub(crate) enum Broken {
 }
 
 impl<'a> Comparison<'a> {
-    /// Finds the service, plans each candidate and loads the meter. Writes nothing.
+    /// Finds the service, plans each candidate and loads the meter, without writing anything.
     ///
     /// # Errors
     /// If the service cannot be measured, a candidate cannot alternate, or another comparison is running.
@@ -310,12 +313,12 @@ impl<'a> Comparison<'a> {
         &self.target
     }
 
-    /// The candidates on this host.
+    /// Returns the alternation of the candidates on this host.
     pub const fn alternation(&mut self) -> &mut Alternation<'a> {
         &mut self.alternation
     }
 
-    /// The method of comparison.
+    /// Returns the method by which the candidates are compared.
     pub const fn by(&self) -> JudgedBy {
         match self.once {
             Some(_) => JudgedBy::BeforeAfter,
@@ -323,16 +326,17 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// The time since boot at which a candidate that is applied once is rolled back at the latest; `None` if
-    /// candidates alternate.
+    /// Returns the time since boot at which a candidate that is applied once is rolled back at the latest, or
+    /// `None` if candidates alternate.
     pub fn deadline(&self) -> Option<Nanoseconds> {
         self.once.as_ref().map(OneShot::deadline)
     }
 
-    /// Applies a candidate permanently, in one or more transactions; in none if there is nothing to write.
+    /// Applies a candidate permanently, in one or more transactions. Needs no transaction if there is nothing
+    /// to write.
     ///
     /// # Errors
-    /// If a setting cannot be written or read back; the error describes the state of the host.
+    /// If a setting cannot be written or read back. The error describes the state of the host.
     pub fn keep(&mut self, candidate: usize) -> Result<Vec<TransactionName>, Fault> {
         match &mut self.once {
             // Candidate 0 is the unchanged host.
@@ -342,16 +346,16 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// The number of windows from which [`Comparison::foresight`] predicts, and the divisor of their length
-    /// if they would delay the comparison too much.
+    /// The number of windows from which [`Comparison::foresight`] predicts, and the number by which their
+    /// length is divided if they would delay the comparison too much.
     const FORESIGHT_WINDOWS: u32 = 10;
     const FORESIGHT_SHORTER: u32 = 5;
 
     /// Measures windows of the unchanged host, and predicts from their noise how soon a change by twice the
-    /// margin can be detected. With `whole`, the windows are as long as the comparison's. Otherwise they are
-    /// shorter, so that they take at most a tenth of its time; they are then noisier, and the change may be
-    /// detected sooner. Returns no prediction if the candidates do not alternate, or if there are too few
-    /// windows or requests. Writes nothing.
+    /// margin can be detected. With `whole`, the windows are as long as those of the comparison. Otherwise
+    /// they are shorter, so that they take at most a tenth of its time; shorter windows are noisier, so the
+    /// change may be detected sooner than predicted. Returns no prediction if the candidates do not
+    /// alternate, or if there are too few windows or requests. Writes nothing.
     ///
     /// # Errors
     /// If the meter fails. After a signal, there is no prediction, and the comparison ends immediately.
@@ -390,10 +394,11 @@ impl<'a> Comparison<'a> {
         Ok((!figures.is_empty()).then_some(ServiceForesight { service, seconds, figures }))
     }
 
-    /// Measures windows of the unchanged host; `None` if a process of the service exits meanwhile.
+    /// Measures windows of the unchanged host. Returns `None` if a process of the service exits during this
+    /// time.
     fn unchanged_windows(&mut self, signals: &mut Signals) -> Result<Option<Vec<Figures>>, Fault> {
         let mut known = Vec::new();
-        // Measure one window more, because the first one only shows which NAPIs are polled.
+        // Measure one additional window: the first one only shows which NAPIs are polled.
         for at in 0..=Self::FORESIGHT_WINDOWS {
             match self.window(signals)? {
                 Ok((figures, _)) if at > 0 => known.push(figures),
@@ -412,7 +417,7 @@ impl<'a> Comparison<'a> {
     /// Then restores the host.
     ///
     /// # Errors
-    /// If a setting cannot be written or restored; the error describes the state of the host.
+    /// If a setting cannot be written or restored. The error describes the state of the host.
     pub fn run(
         &mut self,
         signals: &mut Signals,
@@ -424,7 +429,7 @@ impl<'a> Comparison<'a> {
         let ended = match self.once.take() {
             Some(mut once) => {
                 let ended = self.before_with_and_after(&mut once, &mut switchback, signals, progress);
-                // Restore the host first, whatever the result.
+                // Restore the host before anything else, whatever the result.
                 let restored = once.roll_back();
                 self.once = Some(once);
                 restored?;
@@ -457,8 +462,8 @@ impl<'a> Comparison<'a> {
         })
     }
 
-    /// Measures the chosen candidates, until no further round is needed, the time limit is reached or a
-    /// signal arrives. Then restores the host. Returns why the comparison ended.
+    /// Measures the candidates that `chooser` chooses, until no further round is needed, the time limit is
+    /// reached or a signal arrives. Then restores the host. Returns why the comparison ended.
     ///
     /// # Errors
     /// As for [`Comparison::run`], or if the chooser fails.
@@ -478,7 +483,7 @@ impl<'a> Comparison<'a> {
         Ok(ended)
     }
 
-    /// Findings that limit the validity of the windows and of these rounds.
+    /// Returns findings that limit how far the windows and these rounds are valid.
     pub fn findings(&self, switchback: &Switchback) -> Vec<Finding> {
         let mut summary = self.watcher.summary(&self.target);
         if summary.estimator != Estimator::Stamped {
@@ -488,13 +493,15 @@ impl<'a> Comparison<'a> {
         summary.findings
     }
 
-    /// The finding that candidates differ in the NIC's interrupt moderation, whose delay no window shows.
+    /// Returns a finding if the candidates differ in the NIC's interrupt moderation, because no window shows
+    /// the delay that it causes.
     fn moderation_differs(&self) -> Option<Finding> {
         let all = 0..self.options.candidates.len();
         moderation_differs(&self.target.name, all.map(|candidate| self.alternation.changes(candidate)))
     }
 
-    /// Records the verdict on each candidate with the candidate's last transaction, which was rolled back.
+    /// Records the verdict on each candidate in the journal, with the candidate's last transaction, which was
+    /// rolled back.
     fn note(&self, switchback: &Switchback, took: Duration) -> Result<(), JournalError> {
         let of_once = self.once.as_ref().and_then(OneShot::transaction);
         for (candidate, Candidate { name, .. }) in self.options.candidates.iter().enumerate() {
@@ -517,12 +524,12 @@ impl<'a> Comparison<'a> {
     ) -> Result<Ended, Fault> {
         // On a busy host, this thread would otherwise wait for a CPU for half of the time.
         let _prompt = PromptThread::begin();
-        // Measure a window of the unchanged host first: it shows which NAPIs are polled, and when clients
+        // First measure windows of the unchanged host: they show which NAPIs are polled, and when clients
         // reconnect.
         if self.interrupted {
             return Ok(Ended::Interrupted);
         }
-        // The meter may begin to pair datagrams in the second window.
+        // Measure twice, because the meter may begin to pair datagrams only in the second window.
         for is_last in [false, true] {
             match self.window(signals)?.map(|(_, window)| Unpaired::of(&window.counts)) {
                 Ok(Some(why)) if is_last => return Ok(Ended::Unpaired(why)),
@@ -579,8 +586,8 @@ impl<'a> Comparison<'a> {
             if chooser.rounds().rounds() > 0 {
                 continue;
             }
-            // Do not end because of short windows, which may have too few requests where longer ones have
-            // enough.
+            // Do not end the comparison because of short windows: they may have too few requests where longer
+            // ones would have enough.
             if window == self.options.window && chooser.rounds().is_silent(SILENT_ROUNDS_MAX) {
                 return Ok(Ended::Requests);
             }
@@ -593,7 +600,7 @@ impl<'a> Comparison<'a> {
         Ok(Ended::Decided)
     }
 
-    /// Warns if the time is too short for any verdict.
+    /// Warns if the time limit is too short for any verdict.
     fn say_if_too_short(&self) {
         let arms = self.options.candidates.len();
         let turn = self.options.window + self.options.guard;
@@ -609,7 +616,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Measures the window of one candidate in a round.
+    /// Measures one candidate's window in a round.
     fn turn(
         &mut self,
         candidate: usize,
@@ -620,7 +627,7 @@ impl<'a> Comparison<'a> {
         let began = Instant::now();
         let switched = match self.alternation.switch_to(candidate) {
             Ok(switched) => switched,
-            // The process has exited, and its epolls with it.
+            // The process has exited, and its epolls have disappeared with it.
             Err(_) if !self.watcher.all_run() => return Ok(Some(Broken::Restart)),
             Err(fault) => return Err(fault),
         };
@@ -646,7 +653,7 @@ impl<'a> Comparison<'a> {
         Ok(None)
     }
 
-    /// Measures one window, after the pause before it.
+    /// Measures one window, after the pause that precedes it.
     pub(crate) fn window(
         &mut self,
         signals: &mut Signals,
@@ -661,7 +668,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Waits for a restart of the service, and plans each candidate for its new processes and sockets.
+    /// Waits until the service has restarted, and plans each candidate for its new processes and sockets.
     fn find_again(&mut self, signals: &mut Signals) -> Result<Option<Ended>, Fault> {
         self.alternation.restore()?;
         let until = Instant::now() + RESTART_MAX;
@@ -673,7 +680,7 @@ impl<'a> Comparison<'a> {
             let Ok(target) = MeasuredService::of(&self.selection, self.session, self.operator) else {
                 continue;
             };
-            // Give clients time to reconnect, and the service time to create its epolls.
+            // Clients need time to reconnect, and the service needs time to create its epolls.
             std::thread::sleep(RESTART_SETTLES);
             let turn = self.options.window + self.options.guard;
             let candidates = &self.options.candidates;

@@ -1,5 +1,6 @@
-//! Tries a change under guard, like a canary: a switchback experiment on the traffic of services, which an
-//! e-process ([`crate::measure::sequential`]) stops. The change is rolled back if it harms a service.
+//! Tries a change under guard, like a canary: a switchback experiment on the traffic of services, which stops
+//! as soon as an e-process ([`crate::measure::sequential`]) has a result. If the change harms a service, it
+//! is rolled back.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -31,7 +32,7 @@ pub use service::ServiceForesight;
 use service::{CHANGED, SETTLES_MOST, Service, UNCHANGED, WINDOW_LONGEST, WINDOW_SETTLES, refused};
 pub(crate) use service::{PAIRS_MIN, is_refused, windows_of};
 
-/// A change to try under guard.
+/// A change that is to be tried under guard.
 #[derive(Debug)]
 pub struct Proposal<'a> {
     /// The policy to try.
@@ -46,52 +47,53 @@ pub struct Proposal<'a> {
     pub watched: Vec<JudgedService>,
     /// How long to judge the change.
     pub within: Duration,
-    /// The seed for the order of windows.
+    /// The seed for the random order of windows.
     pub seed: u64,
 }
 
-/// The maximum number of services per guard: each needs its own BPF programs.
+/// The maximum number of services per guard. Each needs its own BPF programs.
 pub const SERVICES_MAX: usize = 4;
 
-/// The number of windows before the change. They show whether there is enough traffic for a verdict. If the
-/// change cannot alternate, more windows are measured as its reference.
+/// The number of windows before the change. They show whether there is enough traffic for a verdict. For a
+/// change that cannot alternate, more windows are measured, as its reference.
 const REFERENCE: usize = 2;
 const REFERENCE_HELD: usize = 10;
 
-/// The number of windows before the change that are as long as those of the alternation, and the time after
-/// which only the minimum is measured. These windows show the noise, and whether requests stall without the
-/// change.
+/// The minimum and maximum number of windows before the change that are as long as those of the alternation,
+/// and the time after which only the minimum is measured. These windows show the noise, and whether requests
+/// stall even without the change.
 const REFERENCE_SHORT: std::ops::RangeInclusive<usize> = 8..=32;
 const REFERENCE_TIME: Duration = Duration::from_secs(3);
 
-/// The maximum delay of a valid turn: a later turn reflects the state of the machine, not the change.
+/// The maximum delay of a valid window. A window that is later reflects the state of the machine, not the
+/// change.
 const LATE: Duration = Duration::from_millis(500);
 
-/// The longest sleep between two checks of the service and of signals.
+/// The longest sleep between two checks for signals and for the exit of a service.
 const NAP: Duration = Duration::from_millis(20);
 
 /// The outcome of a trial.
 #[derive(Clone, Debug)]
 pub struct TrialOutcome {
-    /// Why the change was kept or not.
+    /// The ruling: whether the change was kept, and why.
     pub ruling: Ruling,
-    /// The judgement for each service, with its measurements.
+    /// The judgement of each service, with its measurements.
     pub judgements: Vec<Judgement>,
-    /// The duration, from the first window with the change.
+    /// The duration of the trial, from the first window with the change.
     pub took: Duration,
-    /// How long the change was in force.
+    /// For how long the change was in force.
     pub changed_for: Duration,
-    /// The duration of each switch that wrote something.
+    /// The duration of each switch in which something was written.
     pub switches: Vec<Duration>,
     /// For each service, the differences of the valid pairs: the logarithm of a quantity with the change
     /// divided by the quantity without it.
     pub differences: Vec<BTreeMap<Guarded, Vec<f64>>>,
-    /// The predictions of what the guard can detect, at the noise before the change.
+    /// Predictions of what the guard can detect, given the noise before the change.
     pub foresight: Vec<ServiceForesight>,
-    /// The last transactions of the change, which have the verdict. They are rolled back if the change was
-    /// reverted.
+    /// The last transactions of the change, with which the verdict is recorded. They are rolled back if the
+    /// change was reverted.
     pub transactions: Vec<TransactionName>,
-    /// Why the journal does not contain the verdict, for example a full disk; `None` if it does.
+    /// Why the journal does not contain the verdict, for example because the disk is full; `None` if it does.
     pub unnoted: Option<String>,
     /// For each service, how the network differed between windows with and without the change.
     pub findings: Vec<Finding>,
@@ -104,11 +106,11 @@ impl TrialOutcome {
     }
 }
 
-/// How the change is judged.
+/// The method by which the change is judged.
 enum Way<'a> {
     /// The change alternates with the unchanged host.
     Alternates(Box<Alternation<'a>>),
-    /// The change stays in force.
+    /// The change stays in force while it is judged.
     Stays(HeldChange<'a>),
 }
 
@@ -124,14 +126,14 @@ enum Early {
     NoGain,
 }
 
-/// A prepared trial. Dropping it restores the host.
+/// A prepared trial. Dropping this value restores the host.
 pub struct GuardedTrial<'a> {
     services: Vec<Service>,
     way: Way<'a>,
     plan: Plan,
     netns: Netns,
     within: Duration,
-    /// The length of a window, and of the pause before it.
+    /// The length of each window. The pause before it is in `settles`.
     window: Duration,
     settles: Duration,
     switches: Vec<Duration>,
@@ -148,8 +150,8 @@ impl std::fmt::Debug for GuardedTrial<'_> {
 }
 
 impl<'a> GuardedTrial<'a> {
-    /// Finds the services, plans the change and loads the meter. Writes nothing. Returns `None` if there is
-    /// nothing to change.
+    /// Finds the services, plans the change and loads the meter, without writing anything. Returns `None` if
+    /// there is nothing to change.
     ///
     /// # Errors
     /// If the planner refuses, a service cannot be measured, another comparison or guard is running, or the
@@ -234,12 +236,12 @@ impl<'a> GuardedTrial<'a> {
         }))
     }
 
-    /// The change as first planned.
+    /// Returns the change as it was planned first.
     pub const fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The method of judging.
+    /// Returns the method by which the change is judged.
     pub const fn by(&self) -> JudgedBy {
         match self.way {
             Way::Alternates(_) => JudgedBy::Switchback,
@@ -252,7 +254,7 @@ impl<'a> GuardedTrial<'a> {
         self.services.iter().map(|service| service.target.name.clone()).collect()
     }
 
-    /// Opens the namespaces that must stay open so that everything can be restored.
+    /// Opens all namespaces that must stay open so that the host can be restored.
     ///
     /// # Errors
     /// If a namespace cannot be opened.
@@ -264,20 +266,21 @@ impl<'a> GuardedTrial<'a> {
         Ok(all.collect::<Result<_, _>>()?)
     }
 
-    /// The maximum duration, including the windows before the change.
+    /// Returns the maximum duration of the trial, including the windows before the change.
     pub fn takes(&self) -> Duration {
         let windows = self.reference_windows() + REFERENCE_SHORT.start() + 2;
         let before = (WINDOW_LONGEST + SETTLES_MOST) * u32::try_from(windows).unwrap_or(u32::MAX);
         self.within + before + REFERENCE_TIME
     }
 
-    /// The number of reference windows that are as long as those of the alternation.
+    /// Returns the number of reference windows that are as long as those of the alternation.
     fn short_windows(&self) -> usize {
         let turns = REFERENCE_TIME.as_nanos() / self.turn().as_nanos().max(1);
         usize::try_from(turns).unwrap_or(usize::MAX).clamp(*REFERENCE_SHORT.start(), *REFERENCE_SHORT.end())
     }
 
-    /// The predictions of what the guard can detect for each service; empty if the change does not alternate.
+    /// Returns, for each service, predictions of what the guard can detect; empty if the change does not
+    /// alternate.
     pub fn foresight(&self) -> Vec<ServiceForesight> {
         if matches!(self.way, Way::Stays(_)) {
             return Vec::new();
@@ -298,13 +301,14 @@ impl<'a> GuardedTrial<'a> {
         }
     }
 
-    /// Measures the services before the change. Writes nothing.
+    /// Measures the services before the change, without writing anything.
     ///
     /// # Errors
     /// Exit 7 if there are too few requests to judge the guarded metrics.
     pub fn measure_before(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
         let _prompt = PromptThread::begin();
-        // The first window only shows which NAPIs are polled, and when clients reconnect.
+        // Measure one additional window first: it only shows which NAPIs are polled, and when clients
+        // reconnect.
         self.refer(1, stop)?;
         self.refer(self.reference_windows(), stop)?;
         self.services.iter_mut().try_for_each(Service::can_be_judged)?;
@@ -324,7 +328,7 @@ impl<'a> GuardedTrial<'a> {
         Ok(())
     }
 
-    /// Measures this many windows before the change, as the reference.
+    /// Measures this many windows before the change, which replace the previous reference.
     fn refer(&mut self, windows: usize, stop: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
         self.services.iter_mut().for_each(|service| service.reference.clear());
         for _ in 0..windows {
@@ -338,12 +342,12 @@ impl<'a> GuardedTrial<'a> {
         Ok(())
     }
 
-    /// Applies the change and judges it. A change that alternates is then undone, whatever the outcome:
+    /// Applies the change and judges it. A change that alternates is undone afterwards, whatever the outcome;
     /// [`GuardedTrial::keep`] applies it permanently. A change that stays in force is rolled back if the
     /// outcome is negative; otherwise it stays on trial until `deadline`.
     ///
     /// # Errors
-    /// If a setting cannot be written or restored; the error describes the state of the host.
+    /// If a setting cannot be written or restored. The error describes the state of the host.
     pub fn run(
         &mut self,
         deadline: Nanoseconds,
@@ -372,11 +376,11 @@ impl<'a> GuardedTrial<'a> {
             Ok(Some(Early::Stalled)) => Ruling::Stalled,
             Ok(Some(Early::Beyond)) => Ruling::BeyondLimit,
             Ok(Some(Early::NoGain)) => Ruling::Worse,
-            // If a process has exited, the meter may fail, too.
+            // An exited process may also make the meter fail, so this case comes first.
             Err(_) if self.ended().is_some() => Ruling::ServiceEnded,
             Err(_) => Ruling::Interrupted,
         };
-        // Restore the host first, because it affects the service until then.
+        // Restore the host before anything else, because the change affects the service until then.
         let transactions = match &mut self.way {
             Way::Alternates(alternation) => {
                 alternation.restore()?;
@@ -432,7 +436,7 @@ impl<'a> GuardedTrial<'a> {
         Ok(kept)
     }
 
-    /// Records a verdict in the journal. If that fails, returns the reason; the decision stands.
+    /// Records a verdict in the journal. If this fails, returns the reason; the decision is not affected.
     fn unnoted(&self, names: &[TransactionName], judgements: &[Judgement]) -> Option<String> {
         let noted = self.session.journal().map_err(|fault| fault.cause.to_string());
         let noted = noted.and_then(|journal| {
@@ -466,7 +470,7 @@ impl<'a> GuardedTrial<'a> {
                 let Way::Alternates(alternation) = &mut self.way else { return Ok(None) };
                 let switched = match alternation.switch_to(arm) {
                     Ok(switched) => switched,
-                    // The process has exited, and the changed settings with it.
+                    // If a process of the service has exited, the settings have disappeared with it.
                     Err(fault) => match self.ended() {
                         Some(service) => return Ok(Some(Early::Ended(service))),
                         None => return Err(fault),
@@ -498,7 +502,7 @@ impl<'a> GuardedTrial<'a> {
         Ok(None)
     }
 
-    /// Measures windows with the change, and compares each with a random window from before it.
+    /// Measures windows with the change, and pairs each with a random window from before the change.
     fn hold(
         &mut self,
         deadline: Nanoseconds,
@@ -531,7 +535,7 @@ impl<'a> GuardedTrial<'a> {
         Ok(None)
     }
 
-    /// Adds a pair of windows of each service. Returns whether the change must be reverted.
+    /// Adds a pair of windows of each service. If the change must be reverted, returns the reason.
     fn judge(&mut self, unchanged: &[Figures], changed: &[Figures], void: Option<Unfair>) -> Option<Early> {
         for (at, service) in self.services.iter_mut().enumerate() {
             service.rounds.add(&[unchanged[at], changed[at]], void);
@@ -544,13 +548,13 @@ impl<'a> GuardedTrial<'a> {
         self.services.iter().any(|service| service.on_gain() == Some(Ruling::Worse)).then_some(Early::NoGain)
     }
 
-    /// The length of a window plus the pause before it.
+    /// Returns the length of a window plus the pause before it.
     fn turn(&self) -> Duration {
         self.settles + self.window
     }
 
-    /// Measures one window of all services at the same time. Also returns whether the machine stalled
-    /// meanwhile.
+    /// Measures one window of all services at the same time. Also returns whether the machine stalled during
+    /// the window.
     fn window(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<Result<Measured, Early>, Fault> {
         let began = Instant::now();
         if let Some(early) = self.wait(began + self.settles, stop) {
@@ -591,23 +595,26 @@ impl<'a> GuardedTrial<'a> {
         }
     }
 
-    /// The name of a service with a process that has exited.
+    /// Returns the name of a service of which a process has exited, if any.
     fn ended(&self) -> Option<String> {
         let ended = self.services.iter().find(|service| !service.sampler.all_run());
         ended.map(|service| service.target.name.clone())
     }
 
-    /// Whether the requests of a service stall, or no longer arrive, although they did before the change.
+    /// Returns an early end if the requests of a service stall or no longer arrive, although they did not do
+    /// so before the change.
     fn stalled(&mut self, figures: &[Figures], changed: bool) -> Result<Option<Early>, Fault> {
         for (service, figures) in self.services.iter_mut().zip(figures) {
             if !service.is_stalled(figures, changed) {
                 continue;
             }
-            // The clients have left if they have closed all connections, which a hung server would keep open.
+            // If the clients have closed all connections, they have left; a hung server would keep
+            // connections open.
             let target = &service.target;
             let left = match service.connected {
                 true => linux::process::connections(&target.netns, &target.ports.tcp)? == 0,
-                // The clients have left if no datagram is unanswered, as it would be by a hung server.
+                // If no datagram is unanswered, the clients have left; with a hung server, some datagrams
+                // would be.
                 false => !target.ports.udp.is_empty() && !service.began_waiting(),
             };
             return Ok(Some(if left { Early::Left } else { Early::Stalled }));
@@ -615,7 +622,7 @@ impl<'a> GuardedTrial<'a> {
         Ok(None)
     }
 
-    /// Formats the progress in one line.
+    /// Formats the progress of the trial in one line.
     fn words(&self, elapsed: Duration) -> String {
         let of = |service: &Service| {
             let changes = service.limits.iter().map(|(metric, _)| service.rounds.change(CHANGED, *metric));
@@ -628,10 +635,10 @@ impl<'a> GuardedTrial<'a> {
     }
 }
 
-/// The figures of each service in a window, and why the window is not valid.
+/// The figures of each service in a window, and why the window is not valid, if it is not.
 type Measured = (Vec<Figures>, Option<Unfair>);
 
-/// Whether a plan stops traffic while it is written, so that it cannot be repeated every second.
+/// Whether writing a plan stops traffic, so that the plan cannot be repeated every second.
 fn is_disruptive(plan: &Plan) -> bool {
     plan.changes().any(stops_traffic)
 }
@@ -651,7 +658,7 @@ pub struct PolicyGuards {
     pub within: Option<Nanoseconds>,
 }
 
-/// The guards of a policy's services. If limits are given, they apply to all of its services.
+/// Returns the guards of a policy's services. If `limits` is given, it applies to all services of the policy.
 pub fn guards(policy: &Policy, placement: &Placement, limits: Option<Limits>) -> PolicyGuards {
     let mut guards = PolicyGuards::default();
     for intent in &policy.intents {

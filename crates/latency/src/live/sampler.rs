@@ -18,7 +18,8 @@ use crate::live::target::MeasuredService;
 pub struct Sample {
     /// Response times.
     pub window: LiveWindow,
-    /// The CPU time used; `None` if the service has no process any more, or its processes are unknown.
+    /// The CPU time that was used; `None` if the service has no process any more, or its processes are
+    /// unknown.
     pub usage: Option<Usage>,
 }
 
@@ -36,13 +37,13 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// The time in the network stack is measured in one of this many windows.
+    /// The number of windows of which one also measures the time in the network stack.
     const STACK_EVERY: u32 = 16;
 
     /// Loads the programs for this service, with windows of this length.
     ///
     /// # Errors
-    /// Exit 6 if the kernel lacks a feature or rejects the programs, with its error.
+    /// Exit 6, with the kernel's error, if the kernel lacks a feature or rejects the programs.
     pub fn load(target: &MeasuredService, window_len: Duration) -> Result<Self, Fault> {
         Self::load_with(target, window_len, LiveMeter::SOCKETS_MAX)
     }
@@ -81,7 +82,7 @@ impl Sampler {
         })
     }
 
-    /// The duration from [`Sampler::begin`] to [`Sampler::end`].
+    /// Returns the time from [`Sampler::begin`] to [`Sampler::end`].
     pub fn takes(&self) -> Duration {
         self.window_len + Duration::from_nanos(LiveMeter::GUARD.0)
     }
@@ -113,7 +114,7 @@ impl Sampler {
         self.usage.processes().iter().any(is_running)
     }
 
-    /// Whether this kernel records answers only after they were sent, as older ones do.
+    /// Whether this kernel, like older ones, records answers only after they were sent.
     pub fn answers_late(&self) -> bool {
         self.meter.hook() == AnswerHook::AfterSend
     }
@@ -121,7 +122,7 @@ impl Sampler {
     /// Begins a window.
     ///
     /// # Errors
-    /// If the kernel refuses. No program stays attached then.
+    /// If the kernel refuses; no program stays attached then.
     pub fn begin(&mut self) -> Result<(), Fault> {
         if let Some(threaded) = self.usage.find_threads() {
             self.meter.set_polled_by_threads(threaded);
@@ -155,11 +156,11 @@ impl Sampler {
     }
 }
 
-/// The hint about the required privileges.
+/// The hint about the privileges that measuring requires.
 const NEEDS: &str = "run netpolicy as root, or with CAP_BPF and CAP_PERFMON";
 
-/// Converts the kernel's refusal of the programs to a fault: if the kernel lacks a feature, retrying does not
-/// help.
+/// Converts the kernel's refusal of the programs to a fault. If the kernel lacks a feature, retrying does not
+/// help, so the exit code differs.
 fn refused(error: KernelError) -> Fault {
     if matches!(error.number(), Some(Errno::PERM)) {
         return Fault::new(Exit::Failed, error).hint(NEEDS);

@@ -28,7 +28,7 @@ pub struct Watcher {
     names: ThreadNames,
 }
 
-/// The result of a turn of the watcher.
+/// The result of one turn of [`Watcher::turn`].
 #[derive(Debug)]
 pub enum Turn {
     /// A window.
@@ -46,7 +46,7 @@ pub struct MeasuredWindow {
     pub summary: Summary,
     /// The cost of a request in this window.
     pub cost: Cost,
-    /// Everything that was measured.
+    /// All measurements of the window.
     pub window: LiveWindow,
 }
 
@@ -54,7 +54,7 @@ impl Watcher {
     /// Loads the meter.
     ///
     /// # Errors
-    /// Exit 6 if the kernel lacks a feature or rejects the programs, with its error.
+    /// Exit 6, with the kernel's error, if the kernel lacks a feature or rejects the programs.
     pub fn load(target: &MeasuredService, sample: Duration) -> Result<Self, Fault> {
         let sampler = Sampler::load(target, sample)?;
         let names = ThreadNames::of_processes(&target.processes);
@@ -84,14 +84,14 @@ impl Watcher {
         let sample = self.sampler.end()?;
         let shown = self.take(sample);
         match early {
-            // Keep the window if the service worked in it before it exited.
+            // Keep the window if the service received requests in it before it exited.
             Some(early) if shown.window.counts.arrivals == 0 => Ok(early),
             Some(Turn::Interrupted) => Ok(Turn::Interrupted),
             _ => Ok(Turn::Window(Box::new(shown))),
         }
     }
 
-    /// Adds a window to the series. Returns its own summary.
+    /// Adds a window to the series, and returns the summary of this window only.
     fn take(&mut self, sample: Sample) -> MeasuredWindow {
         let Sample { window, usage } = sample;
         self.series.add(&window);
@@ -103,7 +103,7 @@ impl Watcher {
         MeasuredWindow { summary: Summary::of(&own, Vec::new()), cost, window }
     }
 
-    /// Waits until a moment. Returns early if the service exits or a signal arrives.
+    /// Waits until this moment. If the service exits or a signal arrives before, returns that immediately.
     fn wait(&self, until: Instant, signals: &mut Signals) -> Option<Turn> {
         loop {
             if signals.take().is_some() {
@@ -130,7 +130,7 @@ impl Watcher {
         summary(target, &self.series, &self.names, self.sampler.answers_late())
     }
 
-    /// The names of all threads that worked in any window.
+    /// Returns the names of all threads that worked in any window.
     pub const fn thread_names(&self) -> &ThreadNames {
         &self.names
     }
@@ -140,9 +140,9 @@ impl Watcher {
         self.spent.cost()
     }
 
-    /// When the window after the one due at `due` is due.
+    /// Returns when the next window is due, after the one that was due at `due`.
     pub fn next(due: Instant) -> Instant {
-        // Skip turns that were missed, instead of catching up.
+        // Skip windows that were missed, instead of catching up.
         (due + INTERVAL).max(Instant::now())
     }
 }

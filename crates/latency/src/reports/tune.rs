@@ -68,7 +68,7 @@ pub struct TuneReport {
     /// The candidates, in order.
     offers: Vec<Offered>,
     stages: Vec<StageReport>,
-    /// The best setting; `None` if none was shown to help.
+    /// Returns the best setting; `None` if none was shown to help.
     winner: Option<Winner>,
     /// The transaction that keeps the winner in force; `None` if none does.
     kept: Option<String>,

@@ -31,14 +31,14 @@ pub(super) mod flag {
     pub(in crate::process) const UTIL_CLAMP: u64 = 0x60;
 }
 
-/// The thread that creates all kernel threads. Kernel: `init/main.c` `rest_init()`.
+/// The kernel thread that creates all other kernel threads. Kernel: `init/main.c` `rest_init()`.
 const KTHREADD: Pid = Pid(2);
 
 /// The prefixes of the names of NAPIs' threads and of `kthreadd`.
 const NAMES: [&str; 2] = ["napi/", "kthreadd"];
 
-/// The maximum time for a NAPI's thread to appear after it was requested. The kernel creates it before it
-/// answers; a driver that reopens its device creates it a little later.
+/// The maximum time for a NAPI's thread to appear after it was requested. Normally the kernel creates the
+/// thread before it answers the request; a driver that reopens its device creates the thread a little later.
 pub(crate) const APPEARS_WITHIN: Duration = Duration::from_millis(500);
 
 /// The interval between two attempts to find the thread.
@@ -58,8 +58,8 @@ pub(crate) fn wait_for<T, E>(mut look: impl FnMut() -> Result<Option<T>, E>) -> 
 /// Reads how the kernel thread of a NAPI is scheduled.
 ///
 /// # Errors
-/// [`Cause::Gone`] if it has exited, [`Cause::Absent`] if the pid belongs to another kind of task, as in
-/// another pid namespace.
+/// [`Cause::Gone`] if the thread has exited, [`Cause::Absent`] if the pid belongs to another kind of task, as
+/// in another pid namespace.
 pub(crate) fn read(pid: Pid) -> Result<KthreadState, KernelError> {
     let started = confirm(pid, None)?;
     let status = file(pid, "status")?;
@@ -76,7 +76,8 @@ pub(crate) fn read(pid: Pid) -> Result<KthreadState, KernelError> {
 }
 
 /// Reads the initial settings of a NAPI's thread: every new kernel thread inherits the CPUs of `kthreadd`. It
-/// also has `kthreadd`'s class, unless that was changed: children do not inherit a changed class.
+/// also has the scheduling class of `kthreadd`, unless that class was changed: children do not inherit a
+/// changed class.
 ///
 /// Kernel: 6.18, `kernel/kthread.c` `kthread()`, `kthreadd()`.
 pub(crate) fn begins() -> Result<KthreadState, KernelError> {
@@ -97,7 +98,7 @@ pub(crate) fn set_cpus(pid: Pid, cpus: &CpuSet) -> Result<(), KernelError> {
     write(pid, |tid| set_affinity(tid, cpus)).map_err(|error| why_refused(error, cpus))
 }
 
-/// Sets the thread's class and its priority.
+/// Sets the thread's scheduling class and priority.
 pub(crate) fn set_scheduling(pid: Pid, class: Scheduling) -> Result<(), KernelError> {
     write(pid, |tid| {
         let now = attributes(tid)?;
@@ -115,7 +116,7 @@ pub(crate) fn set_scheduling(pid: Pid, class: Scheduling) -> Result<(), KernelEr
     })
 }
 
-/// Sets the thread's own slice, or removes it. A thread of a real-time class has no slice and cannot be given
+/// Sets a slice for the thread, or removes it. A thread of a real-time class has no slice and cannot be given
 /// one.
 ///
 /// Kernel: 6.12, `kernel/sched/syscalls.c` `__setparam_fair()`; a runtime of 0 selects the scheduler's
@@ -134,7 +135,7 @@ pub(crate) fn set_slice(pid: Pid, slice: Slice) -> Result<(), KernelError> {
 
 /// Clamps the thread's utilisation; [`UtilClamp::NONE`] removes the clamp.
 pub(crate) fn set_clamp(pid: Pid, clamp: UtilClamp) -> Result<(), KernelError> {
-    /// Removes a clamp. Kernel: 5.11, `uclamp_reset()`.
+    /// The value that removes a clamp. Kernel: 5.11, `uclamp_reset()`.
     const RESET: u32 = u32::MAX;
     write(pid, |tid| {
         let flags = flag::KEEP_POLICY | flag::KEEP_PARAMS | flag::UTIL_CLAMP;
@@ -144,8 +145,8 @@ pub(crate) fn set_clamp(pid: Pid, clamp: UtilClamp) -> Result<(), KernelError> {
         };
         if clamp == UtilClamp::NONE {
             set(RESET, RESET)?;
-            // A thread that is still real-time (its class may be restored only later) now has the minimum
-            // sched_util_clamp_min_rt_default. Set the whole range explicitly then.
+            // If the thread is still real-time (its class may be restored only later), its minimum is now
+            // sched_util_clamp_min_rt_default. In that case, set the whole range explicitly.
             if self::clamp(attributes(tid)?) == Some(UtilClamp::NONE) {
                 return Ok(());
             }
@@ -168,7 +169,7 @@ pub fn by_name(device: &str) -> Result<Vec<Pid>, KernelError> {
         let Ok(text) = file(pid, "comm") else { continue };
         let comm = String::from_utf8_lossy(&text);
         if let Some(id) = napi_in_name(comm.trim_end(), device) {
-            // Any process can have such a name.
+            // Any process can have a name like this, so check that it is a kernel thread.
             if confirm(pid, None).is_ok() {
                 found.push((id, pid));
             }
@@ -193,13 +194,14 @@ pub(crate) fn of_napis(napis: &BTreeSet<NapiId>) -> Result<Vec<Pid>, KernelError
     Ok(super::pids()?.into_iter().filter(is_one).collect())
 }
 
-/// The NAPI's id in the name of its thread; `None` for a thread of another device, or a truncated name.
+/// Parses the NAPI's id in the name of its thread; `None` for a thread of another device, or a truncated
+/// name.
 ///
 /// Kernel: 5.12, `net/core/dev.c` `napi_kthread_create()`, `"napi/%s-%d"`; before 5.17 `/proc/PID/comm` shows
-/// 15 bytes of it.
+/// only 15 bytes of the name.
 fn napi_in_name(comm: &str, device: &str) -> Option<u32> {
-    /// The bytes of a name that older kernels keep. Kernel: `include/linux/sched.h` `TASK_COMM_LEN` without
-    /// the terminating zero.
+    /// The number of bytes of a name that older kernels keep. Kernel: `include/linux/sched.h` `TASK_COMM_LEN`
+    /// without the terminating zero.
     const KEPT: usize = 15;
     let id = comm.strip_prefix("napi/")?.strip_prefix(device)?.strip_prefix('-')?;
     if comm.len() == KEPT {
@@ -219,7 +221,7 @@ pub(crate) fn rt_throttling() -> Result<RtThrottling, KernelError> {
     Ok(RtThrottling { runtime_us: number("sched_rt_runtime_us")?, period_us: number("sched_rt_period_us")? })
 }
 
-/// Completes the error for rejected CPUs if they belong to isolated cpuset partitions.
+/// Explains the error for rejected CPUs if the CPUs belong to isolated cpuset partitions.
 ///
 /// Kernel: 6.18, `kernel/sched/syscalls.c` `__sched_setaffinity()`, `kernel/cgroup/cpuset.c`
 /// `cpuset_cpus_allowed()`.
@@ -242,7 +244,8 @@ fn write(pid: Pid, change: impl FnOnce(libc::pid_t) -> Result<(), Errno>) -> Res
     confirm(pid, Some(started)).map(drop)
 }
 
-/// Checks that a number refers to a NAPI's thread, with this start time if given. Returns its start time.
+/// Checks that a pid refers to a NAPI's thread or `kthreadd`, with this start time if given. Returns the
+/// thread's start time.
 fn confirm(pid: Pid, since: Option<u64>) -> Result<u64, KernelError> {
     let stat = Stat::parse(&file(pid, "stat")?).ok_or_else(|| KernelError::malformed(name(pid), "stat"))?;
     if !stat.kernel_thread || !NAMES.iter().any(|name| stat.comm.as_str().starts_with(name)) {
@@ -282,7 +285,7 @@ fn clamp(attr: RawAttr) -> Option<UtilClamp> {
     Some(UtilClamp { min: attr.util_min.try_into().ok()?, max: attr.util_max.try_into().ok()? })
 }
 
-/// The slice of a thread; `None` on kernels without slices per thread.
+/// Returns the slice of a thread; `None` on kernels without slices per thread.
 fn slice(attr: RawAttr, default: u64) -> Option<Slice> {
     let own = |runtime| {
         if runtime == 0 || runtime == default { Slice::Default } else { Slice::Own(Nanoseconds(runtime)) }
@@ -290,7 +293,7 @@ fn slice(attr: RawAttr, default: u64) -> Option<Slice> {
     (default > 0).then(|| own(attr.runtime))
 }
 
-/// The scheduler's default slice in nanoseconds, read from `kthreadd`; 0 on kernels without slices per
+/// Reads the scheduler's default slice from `kthreadd`, in nanoseconds; 0 on kernels without slices per
 /// thread.
 ///
 /// Kernel: 6.12, `kernel/sched/syscalls.c` `get_params()`.
@@ -298,8 +301,8 @@ pub(super) fn default_slice() -> u64 {
     number(KTHREADD).ok().and_then(|kthreadd| attributes(kthreadd).ok()).map_or(0, |attr| attr.runtime)
 }
 
-/// Whether this kernel clamps utilisation, read from the calling thread: a kernel without clamps reports a
-/// maximum of 0.
+/// Whether this kernel clamps utilisation, according to the attributes of the calling thread: a kernel
+/// without clamps reports a maximum of 0.
 ///
 /// Kernel: 6.18, `kernel/sched/syscalls.c` `sched_getattr()`.
 fn has_clamps() -> bool {

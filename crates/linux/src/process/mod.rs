@@ -1,4 +1,5 @@
-//! Running processes: their identity, access to them, and settings that can be changed from outside.
+//! Identifies and accesses running processes, and changes settings of theirs that can be changed from
+//! outside.
 //!
 //! A process is held by a pidfd, which never refers to another process, and its start time is compared with
 //! the observed start time. Its files are accessed by `pidfd_getfd`, which works for any program, user and

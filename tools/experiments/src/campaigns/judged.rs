@@ -1,4 +1,4 @@
-//! `bench judge`: compares the verdicts of `compare` with the ground truth on the wire, for the same pairs.
+//! `bench judge`: compares the verdicts of `compare` with the truth on the wire, for the same pairs.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -28,14 +28,14 @@ const PORT: u16 = 11_211;
 /// Number of client connections.
 const CONNECTIONS: u32 = 16;
 
-/// How long a client waits for an answer, and before it reconnects.
+/// How long a client waits for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// Regressions that are added to replayed pairs.
 const REGRESSIONS: [f64; 4] = [0.0, 0.3, 0.5, 1.0];
 
-/// Makes every comparison and reports whether it agrees with the wire.
+/// Performs every comparison, and reports whether it agrees with the wire.
 pub(super) fn run(arguments: &Judge, context: &Context<'_>) -> Result<Exit, Fault> {
     if let Some(path) = &arguments.json {
         super::running::writable(path)?;
@@ -79,7 +79,7 @@ fn replay(path: &Path, arguments: &Judge, context: &Context<'_>) -> Result<Exit,
     finish(&JudgeBenchReport::of(Vec::new(), replayed), arguments, context)
 }
 
-/// Guards replayed on these pairs, which took this long, with each regression.
+/// Replays guards on these pairs, which took this long, with each regression.
 fn replays(pairs: &Switchback, took: Duration, arguments: &Judge) -> impl Iterator<Item = Replayed> {
     let pair_seconds =
         took.as_secs_f64() / f64::from(u32::try_from(pairs.rounds().max(1)).unwrap_or(u32::MAX));
@@ -116,7 +116,7 @@ fn compared(
     };
     let candidate = |text: &str| text.parse::<Candidate>().map_err(|why| Fault::new(Exit::Usage, why));
     let (window, guard) = match scenario {
-        // The length of a guard's windows.
+        // For this scenario, the windows are as long as a guard's.
         Scenario::SameShort => Replayed::windows(rate(arguments)),
         _ => (Duration::from_secs(1), Duration::from_millis(100)),
     };
@@ -124,7 +124,8 @@ fn compared(
         candidates: vec![Candidate::current(), candidate(scenario.candidate())?],
         deciding: vec![Metric::P50, Metric::P90],
         limits: Vec::new(),
-        // Pairs to replay are measured until the time is over, because no interval lies within a margin of 0.
+        // With a margin of 0, no interval lies within the margin, so pairs to replay are measured until the
+        // time is over.
         margin: if scenario == Scenario::SameShort { 0.0 } else { 0.05 },
         window,
         guard,
@@ -277,7 +278,7 @@ impl ComparisonProgress for Witness<'_> {
     }
 }
 
-/// The figures of a window on the wire.
+/// Returns the figures of a window on the wire.
 fn on_wire(seen: &WireCounts, seconds: f64) -> Figures {
     let [p50, p90, p99] = percentiles_of(&seen.spans);
     Figures { p50, p90, p99, ..Figures::of_requests(seconds, seen.answered) }

@@ -1,4 +1,4 @@
-//! `gact`: only a control action.
+//! `gact`: applies only a control action.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_gact.h`, `net/sched/act_gact.c`.
 
@@ -11,11 +11,11 @@ use netlink::attr::{AttrBuf, Attrs, Malformed};
 const PARMS: u16 = 2;
 const PROB: u16 = 3;
 
-/// The random generators: `PGACT_NETRAND`, `PGACT_DETERM`.
+/// The ways to choose packets: `PGACT_NETRAND`, `PGACT_DETERM`.
 const NETRAND: u16 = 1;
 const DETERM: u16 = 2;
 
-/// Maximum probability value: one packet in this many.
+/// Maximum of a share, which is given as one packet in this many.
 const PROBABILITY_MAX: u16 = 10_000;
 
 /// The action.
@@ -23,7 +23,7 @@ const PROBABILITY_MAX: u16 = 10_000;
 pub struct Gact {
     /// The instance and its control action.
     pub instance: Instance,
-    /// Another control action for some of the packets.
+    /// A second control action, for some of the packets.
     pub random: Option<Random>,
 }
 

@@ -30,7 +30,7 @@ const CLOCKS: [(&str, i32); 4] = [("REALTIME", 0), ("TAI", CLOCK_TAI), ("BOOTTIM
 /// The default clock.
 const CLOCK_TAI: i32 = 11;
 
-/// Any priority, or any number of bytes.
+/// Stands for any priority, or any number of bytes.
 const ANY: i32 = -1;
 
 /// Maximum number of entries in a schedule: more do not fit into a rule of iproute2 6.1.
@@ -59,7 +59,7 @@ pub struct Gate {
     pub priority: i32,
     /// Flags; the kernel defines none.
     pub flags: u32,
-    /// When the schedule begins, in nanoseconds of its clock.
+    /// When the schedule begins, in nanoseconds of the gate's clock.
     pub base_time: i64,
     /// The cycle time, in nanoseconds; 0 for the sum of the entries.
     pub cycle_time: i64,
@@ -262,7 +262,7 @@ impl Entry {
                 octets_max = given;
             }
         }
-        // A closed gate ignores the priority and the number of octets.
+        // A closed gate ignores the priority and the maximum number of bytes.
         if !open {
             (priority, octets_max) = (ANY, ANY);
         }

@@ -54,7 +54,8 @@ pub struct Ife {
     pub source: Option<[u8; 6]>,
     /// The protocol of the outer header.
     pub protocol: Option<u16>,
-    /// For each of [`META`]: whether it is carried, and a fixed value; 0 for the packet's own value.
+    /// For each entry of [`META`]: whether the metadata is carried, and a fixed value; 0 for the packet's own
+    /// value.
     pub meta: [Option<u32>; META.len()],
 }
 
@@ -111,7 +112,7 @@ impl Ife {
         Ok(action)
     }
 
-    /// Reads the next word as one of [`META`].
+    /// Reads the next word as the keyword of an entry of [`META`].
     fn which(words: &mut Words<'_>) -> Read<usize> {
         let named = |word| META.iter().position(|(name, ..)| crate::words::abbreviates(word, name));
         words.read("mark, prio or tcindex", named).map_err(|wrong| wrong.expecting(META_WORDS))

@@ -19,7 +19,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// `tc_gen`: index, capabilities, action, and two counts that only the kernel sets.
+    /// Returns the bytes of `tc_gen`: index, capabilities, action, and two counts that only the kernel sets.
     pub(super) fn bytes(self) -> [u8; 20] {
         let mut bytes = [0; 20];
         bytes[..4].copy_from_slice(&self.index.to_ne_bytes());

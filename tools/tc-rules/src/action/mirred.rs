@@ -12,7 +12,8 @@ use netlink::attr::{AttrBuf, Attrs, Malformed};
 
 const PARMS: u16 = 2;
 
-/// `TCA_EGRESS_REDIR`, `TCA_EGRESS_MIRROR`, `TCA_INGRESS_REDIR`, `TCA_INGRESS_MIRROR`.
+/// The directions by the kernel's number: `TCA_EGRESS_REDIR`, `TCA_EGRESS_MIRROR`, `TCA_INGRESS_REDIR`,
+/// `TCA_INGRESS_MIRROR`.
 const DIRECTIONS: [&str; 5] = ["", "egress redirect", "egress mirror", "ingress redirect", "ingress mirror"];
 
 keywords! {

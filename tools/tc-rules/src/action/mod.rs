@@ -87,7 +87,7 @@ macro_rules! kinds {
             pub const NAMES: &'static [&'static str] = &[$($name,)*];
 
             /// The words that can start an action: a kind, or a control action, which is short for `gact`
-            /// with it.
+            /// with that control action.
             const BEGINNINGS: &'static [&'static str] = &[
                 $($name,)* "drop", "pass", "ok", "pipe", "continue", "reclassify", "goto", "jump", "trap",
             ];
@@ -173,7 +173,7 @@ impl Kind {
             return Gact::parse(words).map(Self::Gact);
         }
         if word == "police" {
-            // After the word, the syntax is the same as for the police option of a classifier.
+            // After `police`, the syntax is the same as for the police option of a classifier.
             words.skip();
         }
         Self::parse_named(word, words, lookup)
@@ -193,7 +193,7 @@ impl Cookie {
         Self { bytes, count: COOKIE_BYTES_MAX }
     }
 
-    /// The cookie, if it has 16 bytes.
+    /// Returns the cookie's bytes, if it has 16.
     pub const fn whole(&self) -> Option<[u8; COOKIE_BYTES_MAX]> {
         if self.count == COOKIE_BYTES_MAX { Some(self.bytes) } else { None }
     }
@@ -216,7 +216,7 @@ pub struct Action {
     pub no_percpu: bool,
     /// Whether the action is not offloaded to hardware.
     pub skip_hw: bool,
-    /// Whether the action is only in hardware.
+    /// Whether the action exists only in hardware.
     pub skip_sw: bool,
 }
 
@@ -297,7 +297,7 @@ impl Action {
         }
     }
 
-    /// Encodes this as the action at this position of the list.
+    /// Encodes this action at a position of the list.
     pub fn encode(&self, place: u16, out: &mut AttrBuf) {
         out.unmarked(place, |out| {
             out.text(KIND, self.kind.name());
@@ -396,7 +396,7 @@ impl Action {
         self.kind.instance_mut().index = 0;
     }
 
-    /// The tc syntax, without `action`; `None` if tc has none.
+    /// Returns the tc syntax, without `action`; `None` if tc has no syntax for the action.
     pub fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
         let mut words = self.kind.words(lookup)?;
         if let Some(cookie) = &self.cookie {
@@ -422,7 +422,7 @@ impl Action {
     }
 }
 
-/// A `struct nla_bitfield32` that selects and sets these bits.
+/// Returns a `struct nla_bitfield32` that selects and sets these bits.
 pub fn bitfield(bits: u32) -> [u8; 8] {
     (u64::from(bits) << 32 | u64::from(bits)).to_ne_bytes()
 }

@@ -54,7 +54,7 @@ pub struct Mpls {
     pub instance: Instance,
     /// The operation, by the kernel's number; 0 in the dump of an action that does nothing.
     pub what: u32,
-    /// The protocol after popping, or of the pushed header.
+    /// The protocol of the packet after popping, or of the pushed header.
     pub protocol: Option<u16>,
     /// The header's label.
     pub label: Option<u32>,

@@ -28,7 +28,7 @@ const KEY_BYTES: usize = 24;
 /// Size of an Ethernet address.
 const MAC_BYTES: usize = 6;
 
-/// `tc_pedit_sel` before its keys.
+/// Size of `tc_pedit_sel` without its keys.
 const HEAD_BYTES: usize = 24;
 
 keywords! {
@@ -69,7 +69,7 @@ const FIELDS: &[Field] = &[
     ("ip", "ce", 6, 1, 0x80, Form::Number),
     ("ip", "df", 6, 1, 0x40, Form::Number),
     ("ip", "mf", 6, 1, 0x20, Form::Number),
-    // Fields after the IP header, which only the plain form addresses through `ip`.
+    // Fields after the IP header: only the plain form addresses them through `ip`.
     ("ip", "dport", 22, 2, 0xffff, Form::Number),
     ("ip", "sport", 20, 2, 0xffff, Form::Number),
     ("ip", "icmp_type", 20, 1, 0xff, Form::Number),
@@ -156,7 +156,7 @@ impl Pedit {
                 break;
             }
         }
-        // An existing instance may be referenced only by its index.
+        // A line may reference an existing instance by its index only.
         let names = |word| abbreviates(word, "index") || Control::begins(word);
         if action.keys.is_empty() && !words.peek().is_some_and(names) {
             return Err(words.unknown_here(&["munge", "ex", "index"]));
@@ -381,7 +381,7 @@ impl Pedit {
             keys = keys.get(count..)?;
         }
         if self.keys.is_empty() {
-            // An existing instance is referenced; no further options are possible.
+            // The action references an existing instance, so no further options are possible.
             let named = self.instance.index != 0 && self.instance.control == Control::PASS;
             return named.then(|| words + &self.instance.index_words());
         }
@@ -389,8 +389,8 @@ impl Pedit {
         Some(words)
     }
 
-    /// The tc syntax of the first of these keys, or of several that belong to one field, and their number.
-    /// The result parses to exactly these keys.
+    /// Returns the tc syntax of the first key, or of several keys that belong to one field, and the number of
+    /// these keys. The result parses to exactly these keys.
     fn munge_words(&self, keys: &[Key]) -> Option<(String, usize)> {
         let key = keys.first()?;
         let (value, mask) = (u32::from_be(key.value), u32::from_be(key.mask));
@@ -438,7 +438,7 @@ impl Pedit {
                     }
                 }
                 Form::Mac => {
-                    // The address begins or ends in the middle of 32 bits.
+                    // The address may begin or end in the middle of 32 bits.
                     let from = usize::try_from(offset % 4).ok()?;
                     if let Some(address) = bytes.get(from..from + MAC_BYTES) {
                         spelled.push(format!("{place} {command} {}", number::mac_name(address)));
@@ -453,7 +453,7 @@ impl Pedit {
         spelled.iter().filter_map(read).max_by_key(|(_, count)| *count)
     }
 
-    /// Parses the keys of the words after `munge`.
+    /// Parses the words after `munge` into keys.
     fn read_munge(munge: &str, extended: bool) -> Option<Vec<Key>> {
         let mut spans = Spans::default();
         let text = split_plain(munge.as_bytes(), &mut spans)?;

@@ -64,15 +64,15 @@ keywords! {
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Police {
-    /// Instance, and the control action for packets that exceed the rate.
+    /// The instance, and the control action for packets that exceed the rate.
     pub instance: Instance,
     /// Bytes per second.
     pub rate: u64,
-    /// The burst, in bytes; from a dump, the fewest bytes with the same number of ticks.
+    /// The burst, in bytes; from a dump, the smallest burst with the same number of ticks.
     pub burst: u32,
     /// The largest packet, in bytes.
     pub mtu: u32,
-    /// The smallest packet that is counted, in bytes.
+    /// The size, in bytes, that smaller packets count as.
     pub mpu: u16,
     /// Bytes added to every packet.
     pub overhead: u16,
@@ -88,10 +88,10 @@ pub struct Police {
     pub packet_rate: u64,
     /// The burst, in packets.
     pub packet_burst: u64,
-    /// The cell size of the rate table as a power of two; `None` chooses the one that fits the largest
-    /// packet.
+    /// The cell size of the rate table, as a power of two; `None` for the size that suits the largest packet.
     pub cell_log: Option<u8>,
-    /// The cell size of the peak rate's table, likewise.
+    /// The cell size of the peak rate's table, as a power of two; `None` for the size that suits the largest
+    /// packet.
     pub peak_cell_log: Option<u8>,
 }
 
@@ -180,7 +180,7 @@ impl Police {
         Ok(police)
     }
 
-    /// Whether this word, which a line may have only once, has already set its value.
+    /// Returns whether the value of this word, which a line may have only once, is already set.
     const fn says(&self, word: Word) -> bool {
         match word {
             Word::Burst | Word::Buffer | Word::Maxburst => self.burst != 0,
@@ -228,7 +228,7 @@ impl Police {
         Ok(())
     }
 
-    /// Finds missing or contradictory values.
+    /// Returns which value is missing or contradictory, if any.
     fn lacks(&self) -> Option<&'static str> {
         let limited = self.rate != 0 || self.avrate != 0 || self.mtu != 0 || self.packet_rate != 0;
         match self {
@@ -288,13 +288,13 @@ impl Police {
         }
     }
 
-    /// The cell size as a power of two, so that 256 cells cover the largest packet.
+    /// Returns the cell size as a power of two, so that 256 cells cover the largest packet.
     fn cell(&self, given: Option<u8>) -> u8 {
         let mtu = if self.mtu == 0 { MTU_DEFAULT } else { self.mtu };
         given.unwrap_or_else(|| (0..31).find(|log| mtu >> log <= 255).unwrap_or(31))
     }
 
-    /// The transmission time of a packet of each size, in ticks.
+    /// Returns the rate table: the transmission time of a packet of each size, in ticks.
     fn table(&self, rate: u64, log: u8) -> [u8; 1024] {
         let mut table = [0; 1024];
         for (cell, bytes) in table.as_chunks_mut::<4>().0.iter_mut().zip(1_u32..) {
@@ -363,8 +363,8 @@ impl Police {
         self
     }
 
-    /// The tc syntax; `None` if tc would not accept it: at a high rate, the kernel may round a short burst to
-    /// zero in a dump.
+    /// Returns the tc syntax; `None` if tc would not accept it: at a high rate, the kernel may round a short
+    /// burst to zero in a dump.
     pub(crate) fn words(&self) -> Option<String> {
         if self.lacks().is_some() {
             return None;
@@ -400,8 +400,8 @@ const fn control_words() -> &'static [&'static str] {
     &["drop", "pass", "ok", "reclassify", "pipe", "continue", "trap"]
 }
 
-/// The transmission time of `amount` bytes at a rate, in ticks; computed in whole microseconds first, as
-/// iproute2 does.
+/// Returns the transmission time of `amount` bytes at a rate, in ticks; computed in whole microseconds first,
+/// as iproute2 does.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -416,7 +416,7 @@ fn ticks(rate: u64, amount: u64) -> u32 {
     (f64::from(microseconds) * TICKS_PER_MICROSECOND) as u32
 }
 
-/// The smallest amount with this number of ticks at a rate.
+/// Returns the smallest amount with this number of ticks at a rate.
 fn amount(rate: u64, wanted: u32) -> u64 {
     let (mut low, mut high) = (0_u64, u64::from(u32::MAX).max(rate.saturating_mul(300)));
     while low < high {

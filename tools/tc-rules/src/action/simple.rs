@@ -27,7 +27,7 @@ impl Simple {
     pub(super) fn parse(words: &mut Words<'_>) -> Read<Self> {
         words.skip();
         let mut text = None;
-        // iproute2 takes an `s` as an abbreviation of `simple`.
+        // iproute2 reads `s` as an abbreviation of `simple`.
         while words.peek().is_some_and(|word| word != "s" && abbreviates(word, "sdata")) {
             words.skip();
             text = Some(words.read("a text of at most 31 bytes", |word| {

@@ -131,7 +131,7 @@ impl Skbedit {
                 PRIORITY => action.priority = Some(attr.u32()?),
                 QUEUE_MAPPING => action.queue_mapping = Some(attr.u16()?),
                 MARK => action.mark = Some(attr.u32()?),
-                // The kernel dumps a mask of all bits, its default if none is given.
+                // The kernel dumps a mask of all bits if none is given, because that is its default.
                 MASK => action.mask = Some(attr.u32()?).filter(|mask| *mask != u32::MAX),
                 PTYPE => action.ptype = Some(attr.u16()?),
                 FLAGS => action.inherit_dsfield = attr.u64()? & INHERIT_DSFIELD != 0,

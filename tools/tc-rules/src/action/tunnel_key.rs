@@ -259,13 +259,13 @@ impl TunnelKey {
     }
 }
 
-/// An 8-bit number, decimal or otherwise hexadecimal, as iproute2 reads TOS and TTL.
+/// Parses an 8-bit number, decimal or otherwise hexadecimal, as iproute2 reads TOS and TTL.
 fn byte(word: &str) -> Option<u8> {
     number::u8(word, Base::Ten).or_else(|| number::u8(word, Base::Sixteen))
 }
 
-/// Whether all parts before the last colon of an option are non-empty: iproute2 skips empty parts and uses
-/// the next one in their place.
+/// Returns whether all parts before the last colon of an option are non-empty: iproute2 skips empty parts and
+/// uses the next part instead.
 fn has_no_empty_part(word: &str) -> bool {
     let has_none = |option: &str| option.split(':').all(|part| !part.is_empty());
     word.split(',').all(|option| has_none(option.strip_suffix(':').unwrap_or(option)))

@@ -50,7 +50,7 @@ const EXPECTED: &[&str] = &[
 /// The classifier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bpf {
-    /// The program; if pinned, with the descriptor that this process holds.
+    /// The program; a pinned program comes with the file descriptor that this process holds.
     pub program: Program,
     /// The classes, each with whether it follows the actions; the last one is effective.
     pub classes: Vec<(u32, bool)>,
