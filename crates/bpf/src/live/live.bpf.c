@@ -13,7 +13,7 @@
  * about once in a million.
  *
  * No map or program outlives the process that loaded it, and nothing runs
- * between two windows, because the meter detaches the programs.
+ * between two windows if the meter detaches the programs; else they only count.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>

@@ -121,7 +121,7 @@ impl AnswerHook {
 ///
 /// Between [`LiveMeter::begin`] and [`LiveMeter::end`], four programs are attached. They cost each request of
 /// the service about half a microsecond, and each packet and poll of other services about 50 ns. Otherwise
-/// nothing runs. The attachments are descriptors of this process and disappear with it. Several processes can
+/// nothing runs, unless the programs [stay attached](LiveMeter::stay_attached). The attachments are descriptors of this process and disappear with it. Several processes can
 /// measure in parallel. Needs CAP_BPF and CAP_PERFMON.
 #[derive(Debug)]
 pub struct LiveMeter {
@@ -132,6 +132,8 @@ pub struct LiveMeter {
     polled_by_threads: bool,
     /// Whether the programs stay attached between windows.
     stays_attached: bool,
+    /// Whether the programs may have counted since `before` was read.
+    counts_between: bool,
     begun: Option<Nanoseconds>,
     sockets: u64,
     has_udp: bool,
@@ -221,6 +223,7 @@ impl LiveMeter {
             window: 0,
             polled_by_threads: false,
             stays_attached: false,
+            counts_between: false,
             begun: None,
             sockets: 0,
             has_udp,
@@ -253,14 +256,15 @@ impl LiveMeter {
     /// Keeps the programs attached between windows of the same kind, or detaches them. For windows in quick
     /// succession: to attach a program to a tracepoint that was left a moment ago, the kernel waits for an RCU
     /// grace period, which takes 5 to 70 ms on an overcommitted machine. Programs that observe datagrams are
-    /// detached nevertheless.
+    /// detached nevertheless. Returns whether the programs stay attached.
     ///
     /// Kernel: 6.18, `kernel/tracepoint.c` `tracepoint_add_func()`, `tp_rcu_cond_sync()`.
-    pub fn stay_attached(&mut self, stays: bool) {
+    pub fn stay_attached(&mut self, stays: bool) -> bool {
         self.stays_attached = stays && !self.has_udp;
         if !self.stays_attached && self.begun.is_none() {
             self.loaded.detach();
         }
+        self.stays_attached
     }
 
     /// Sets the distribution of turnarounds that estimator C uses from now on. Without a distribution, C
@@ -299,6 +303,15 @@ impl LiveMeter {
     }
 
     fn open(&mut self, stack: bool) -> Result<(), KernelError> {
+        let opened = self.try_open(stack);
+        self.begun = opened.as_ref().ok().copied();
+        if opened.is_err() {
+            self.loaded.detach();
+        }
+        opened.map(drop)
+    }
+
+    fn try_open(&mut self, stack: bool) -> Result<Nanoseconds, KernelError> {
         let by_threads = self.polled_by_threads;
         let is_attached = self.stays_attached
             && !stack
@@ -310,9 +323,10 @@ impl LiveMeter {
         }
         self.window += 1;
         self.gate(NOT_YET, NOT_YET, stack)?;
-        if self.begun.is_some() || is_attached {
+        if self.begun.is_some() || self.counts_between {
             self.before = self.totals()?;
         }
+        self.counts_between = true;
         // Without CAP_SYS_ADMIN, the kernel does not measure run time, and the cost of measuring is unknown.
         self.weighed = match stack {
             true => Statistics::enable().ok().zip(self.run_time().ok()),
@@ -323,24 +337,14 @@ impl LiveMeter {
             OF_THREADS => by_threads,
             name => stack || !OF_STACK.contains(&name),
         };
-        let attached = if is_attached { Ok(()) } else { self.loaded.attach_if(wanted) };
-        let attached = attached.and_then(|()| {
-            self.note_tcp_counters()?;
-            // The end of the window counts connections again that were seen during attaching.
-            let opens = Nanoseconds(monotonic().0 + Self::GUARD.0);
-            self.gate(opens.0, opens.0, stack)?;
-            Ok(opens)
-        });
-        match attached {
-            Ok(opens) => {
-                self.begun = Some(opens);
-                Ok(())
-            }
-            Err(error) => {
-                self.loaded.detach();
-                Err(error)
-            }
+        if !is_attached {
+            self.loaded.attach_if(wanted)?;
         }
+        self.note_tcp_counters()?;
+        // The end of the window counts connections again that were seen during attaching.
+        let opens = Nanoseconds(monotonic().0 + Self::GUARD.0);
+        self.gate(opens.0, opens.0, stack)?;
+        Ok(opens)
     }
 
     /// Sets the time from which exchanges count. If `opens` is 0, ends the window that opened at `opened`.
@@ -361,7 +365,8 @@ impl LiveMeter {
         self.begun
     }
 
-    /// Ends the window, and detaches the programs unless they [stay attached](Self::stay_attached). Returns its measurements.
+    /// Ends the window, and detaches the programs unless they [stay attached](Self::stay_attached). Returns the
+    /// measurements of the window.
     ///
     /// # Errors
     /// The kernel's error. The programs are detached nevertheless.
@@ -370,19 +375,28 @@ impl LiveMeter {
     /// If no window was started: a bug in the caller.
     pub fn end(&mut self) -> Result<LiveWindow, KernelError> {
         let begun = self.begun.take().expect("a window was started");
+        let window = self.close(begun);
+        if window.is_err() {
+            self.loaded.detach();
+        }
+        window
+    }
+
+    fn close(&mut self, begun: Nanoseconds) -> Result<LiveWindow, KernelError> {
         // Detaching briefly stops all CPUs, so arrivals during it belong to no window. Answers are recorded
-        // until the programs are detached. Whether a request still waits is determined from the data that its
+        // until the programs are detached, or else until the totals are read. Whether a request still waits is determined from the data that its
         // socket has sent so far.
         let closed = self.gate(0, begun.0, false);
         let ended = monotonic();
         let waiting = closed.and_then(|()| self.waiting(begun, ended));
-        if !self.stays_attached || waiting.is_err() {
+        if !self.stays_attached {
             self.loaded.detach();
         }
         let weighed = self.weighed.take();
         let Ended { mut waiting, entered, rtt, tcp } = waiting?;
         let unanswered = if self.has_udp { self.unanswered(ended, &mut waiting)? } else { 0 };
         let totals = self.totals()?;
+        self.counts_between = self.stays_attached;
         let before = std::mem::replace(&mut self.before, totals);
         let (napis, workers) = self.parts_since(&before)?;
         let span = Nanoseconds(ended.0.saturating_sub(begun.0));

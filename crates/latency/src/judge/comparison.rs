@@ -9,7 +9,7 @@ use crate::measure::live::series::requests_for;
 use crate::measure::switchback::{Figures, Switchback, Unfair};
 use apply::{AtExit, JournalError, TransactionName};
 use linux::Signals;
-use linux::process::PromptThread;
+use linux::process::{PROMPT_PROCESSES_MAX, PromptThread};
 use model::live::LiveWindow;
 use model::{Chance, Finding, JudgedBy, Nanoseconds};
 use session::{Exit, Fault, HostState, Operator, Session};
@@ -440,6 +440,7 @@ impl<'a> Comparison<'a> {
                 let window = self.options.window;
                 let mut together = Together { switchback, window, rounds: 0 };
                 let ended = self.rounds(&mut together, began, signals, progress);
+                self.watcher.stay_attached(false);
                 self.alternation.restore()?;
                 switchback = together.switchback;
                 ended.map(|ended| match ended {
@@ -475,6 +476,7 @@ impl<'a> Comparison<'a> {
     ) -> Result<Ended, Fault> {
         let began = Instant::now();
         let ended = self.rounds(chooser, began, signals, progress);
+        self.watcher.stay_attached(false);
         self.alternation.restore()?;
         let ended = ended?;
         if let Err(error) = self.note(chooser.rounds(), began.elapsed()) {
@@ -522,8 +524,6 @@ impl<'a> Comparison<'a> {
         signals: &mut Signals,
         progress: &mut dyn ComparisonProgress,
     ) -> Result<Ended, Fault> {
-        // On a busy host, this thread would otherwise wait for a CPU for half of the time.
-        let _prompt = PromptThread::begin();
         // First measure windows of the unchanged host: they show which NAPIs are polled, and when clients
         // reconnect.
         if self.interrupted {
@@ -624,6 +624,8 @@ impl<'a> Comparison<'a> {
         signals: &mut Signals,
         progress: &mut dyn ComparisonProgress,
     ) -> Result<Option<Broken>, Fault> {
+        // On a busy host, this thread would otherwise wait for a CPU for half of the time.
+        let _prompt = (self.watcher.processes() <= PROMPT_PROCESSES_MAX).then(PromptThread::begin);
         let began = Instant::now();
         let switched = match self.alternation.switch_to(candidate) {
             Ok(switched) => switched,
@@ -670,6 +672,7 @@ impl<'a> Comparison<'a> {
 
     /// Waits until the service has restarted, and plans each candidate for its new processes and sockets.
     fn find_again(&mut self, signals: &mut Signals) -> Result<Option<Ended>, Fault> {
+        self.watcher.stay_attached(false);
         self.alternation.restore()?;
         let until = Instant::now() + RESTART_MAX;
         while Instant::now() < until {

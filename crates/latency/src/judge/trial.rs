@@ -11,7 +11,7 @@ use crate::measure::live::Unpaired;
 use crate::measure::sequential::PAIRS_MAX;
 use crate::measure::switchback::{Figures, Unfair};
 use apply::{Allow, AtExit, TransactionName};
-use linux::process::PromptThread;
+use linux::process::{PROMPT_PROCESSES_MAX, PromptThread};
 use linux::{Kernel, Netns};
 use model::setting::Disruption;
 use model::{
@@ -306,7 +306,7 @@ impl<'a> GuardedTrial<'a> {
     /// # Errors
     /// Exit 7 if there are too few requests to judge the guarded metrics.
     pub fn measure_before(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
-        let _prompt = PromptThread::begin();
+        let _prompt = self.prompt();
         // Measure one additional window first: it only shows which NAPIs are polled, and when clients
         // reconnect.
         self.refer(1, stop)?;
@@ -356,7 +356,12 @@ impl<'a> GuardedTrial<'a> {
     ) -> Result<TrialOutcome, Fault> {
         let began = Instant::now();
         let judged = match self.way {
-            Way::Alternates(_) => self.alternate(began, stop, progress),
+            Way::Alternates(_) => {
+                self.stay_attached(true);
+                let judged = self.alternate(began, stop, progress);
+                self.stay_attached(false);
+                judged
+            }
             Way::Stays(_) => self.hold(deadline, began, stop, progress),
         };
         let took = began.elapsed();
@@ -446,6 +451,16 @@ impl<'a> GuardedTrial<'a> {
         noted.err()
     }
 
+    /// Lets this thread run in time on a busy host while it measures a window.
+    fn prompt(&self) -> Option<PromptThread> {
+        let processes: usize = self.services.iter().map(|service| service.sampler.processes()).sum();
+        (processes <= PROMPT_PROCESSES_MAX).then(PromptThread::begin)
+    }
+
+    fn stay_attached(&mut self, stays: bool) {
+        self.services.iter_mut().for_each(|service| service.sampler.stay_attached(stays));
+    }
+
     /// Measures pairs of windows with and without the change, in random order.
     fn alternate(
         &mut self,
@@ -454,9 +469,6 @@ impl<'a> GuardedTrial<'a> {
         progress: &mut dyn FnMut(&str),
     ) -> Result<Option<Early>, Fault> {
         let round_takes = self.turn() * 2;
-        // On a busy host, this thread would otherwise wait for a CPU for half of the time.
-        let _prompt = PromptThread::begin();
-        self.services.iter_mut().for_each(|service| service.sampler.stay_attached(true));
         for _ in 0..PAIRS_MAX {
             if began.elapsed() + round_takes > self.within {
                 break;
@@ -466,6 +478,8 @@ impl<'a> GuardedTrial<'a> {
             let mut pair: [Vec<Figures>; 2] = [Vec::new(), Vec::new()];
             let mut void = None;
             for arm in order {
+                // On a busy host, this thread would otherwise wait for a CPU for half of the time.
+                let _prompt = self.prompt();
                 let began_at = Instant::now();
                 let Way::Alternates(alternation) = &mut self.way else { return Ok(None) };
                 let switched = match alternation.switch_to(arm) {

@@ -95,8 +95,12 @@ impl Sampler {
     /// Keeps the programs attached between windows ([`LiveMeter::stay_attached`]), or detaches them. While they
     /// stay, no window measures the time in the network stack.
     pub fn stay_attached(&mut self, stays: bool) {
-        self.stays_attached = stays;
-        self.meter.stay_attached(stays);
+        self.stays_attached = self.meter.stay_attached(stays);
+    }
+
+    /// Returns the number of processes of the service.
+    pub fn processes(&self) -> usize {
+        self.usage.processes().len()
     }
 
     /// Sets the processes of the service, from the next window on.

@@ -302,7 +302,8 @@ fn not_found(what: String, unread: usize, hint: Option<&str>) -> Fault {
 }
 
 /// Returns the namespace of these processes: the one that the operator selected, or otherwise the one that
-/// all of them share. If they are in several namespaces, returns that of this command.
+/// all of them share. If they are in several namespaces, returns that of this command, which must be one of
+/// them.
 fn namespace(
     name: &str,
     processes: &[ProcessId],

@@ -66,6 +66,11 @@ impl Watcher {
         self.sampler.set_window_len(window_len);
     }
 
+    /// Returns the number of processes of the service.
+    pub fn processes(&self) -> usize {
+        self.sampler.processes()
+    }
+
     /// See [`Sampler::stay_attached`].
     pub fn stay_attached(&mut self, stays: bool) {
         self.sampler.stay_attached(stays);

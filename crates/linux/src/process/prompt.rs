@@ -13,6 +13,10 @@ const THIS: libc::pid_t = 0;
 /// The lowest real-time priority: above all tasks without one, and below all real-time tasks of others.
 const PRIORITY: u32 = 1;
 
+/// The maximum number of processes that a thread with this priority should check repeatedly: about a
+/// millisecond of work.
+pub const PROMPT_PROCESSES_MAX: usize = 64;
+
 /// The calling thread is in the class `SCHED_RR` while this exists, so that it does not wait for a CPU on a
 /// busy host. For threads that mostly sleep. Threads and processes that it starts are not affected.
 #[derive(Debug)]
@@ -47,8 +51,11 @@ fn raise() -> Result<Option<RawAttr>, Errno> {
 impl Drop for PromptThread {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // The same permission sufficed to change the class.
-            let _best_effort = set_attributes(THIS, before);
+            let flags = before.flags | flag::RESET_ON_FORK;
+            // With RLIMIT_RTPRIO and without CAP_SYS_NICE, the class may be changed, but the flag not cleared.
+            // Kernel: 6.12, `kernel/sched/syscalls.c` `user_check_sched_setscheduler()`.
+            let _best_effort =
+                set_attributes(THIS, before).or_else(|_| set_attributes(THIS, RawAttr { flags, ..before }));
         }
     }
 }

@@ -68,6 +68,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("live/receive_windows_that_close_are_counted_on_both_sides", BPF, windows_close),
         test("live/requests_over_ipv6_that_pass_no_napi_are_reported_as_such", BPF, without_napi),
         test("live/between_windows_and_after_a_kill_nothing_is_attached", BPF, leaves_nothing),
+        test(
+            "live/what_programs_that_stay_attached_see_between_windows_is_not_counted",
+            ASKED,
+            stays_attached,
+        ),
     ]
 }
 
@@ -719,4 +724,29 @@ fn leaves_nothing() -> Result<(), Failed> {
         let loaded = |id: &u32| libbpf_rs::Program::fd_from_id(*id).is_ok();
         (!theirs.iter().any(loaded)).then_some(())
     })
+}
+
+fn stays_attached() -> Result<(), Failed> {
+    const OF_WINDOW: usize = 100;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let server = lab.start_memcached(&MemcachedOptions::default())?;
+    let port = server.address().port();
+    let mut connections = Vec::new();
+    for _ in 0..8 {
+        connections.push(BufReader::new(connect(&lab, port)?));
+    }
+    let mut meter = meter(lab.server(), port, AnswerHook::of_this_kernel()?)?;
+    // Every change of this setting attaches other programs.
+    for (stays, by_threads) in [(true, false), (true, false), (true, true), (true, false), (false, true)] {
+        assert_eq!(meter.stay_attached(stays), stays);
+        meter.set_polled_by_threads(by_threads);
+        open(&mut meter)?;
+        ask(&mut connections, OF_WINDOW)?;
+        let window = meter.end()?;
+        assert_eq!(window.counts.answered, OF_WINDOW as u64, "{stays} {by_threads}: {window:?}");
+        let polls: u64 = window.napis.iter().map(|(_, part)| part.polls.total()).sum();
+        assert!(polls <= 4 * OF_WINDOW as u64, "{stays} {by_threads}: {polls} polls");
+        ask(&mut connections, 20 * OF_WINDOW)?;
+    }
+    Ok(())
 }
