@@ -32,12 +32,25 @@ pub(crate) fn run(arguments: &Audit, context: &Context) -> Result<Exit, Fault> {
     Ok(if report.fails(arguments.gate) { Exit::Pending } else { Exit::Done })
 }
 
+/// The maximum length of a host name. Source: RFC 1035, 2.3.4, without the length bytes of the wire format.
+const HOST_NAME_BYTES_MAX: usize = 253;
+
 /// Reads the host names in the file of expected hosts.
 fn expected(file: &Path) -> Result<BTreeSet<String>, Fault> {
     let text = bytes(file).map_err(|why| Fault::new(Exit::Usage, format!("{}: {why}", file.display())))?;
     let text = String::from_utf8_lossy(&text);
-    let name = |line: &str| line.split('#').next().unwrap_or_default().trim().to_owned();
-    let names: BTreeSet<String> = text.lines().map(name).filter(|name| !name.is_empty()).collect();
+    let mut names = BTreeSet::new();
+    for (line, number) in text.lines().zip(1..) {
+        let name = line.split('#').next().unwrap_or_default().trim();
+        let is_foreign = |c: char| c.is_control() || c.is_whitespace() || c == char::REPLACEMENT_CHARACTER;
+        if name.len() > HOST_NAME_BYTES_MAX || name.contains(is_foreign) {
+            let why = format!("{}: line {number} is not a host name", file.display());
+            return Err(Fault::new(Exit::Usage, why));
+        }
+        if !name.is_empty() {
+            names.insert(name.to_owned());
+        }
+    }
     if names.is_empty() || names.len() > HOSTS_MAX {
         let why = format!("{}: it names {} hosts, not 1 to {HOSTS_MAX}", file.display(), names.len());
         return Err(Fault::new(Exit::Usage, why));
