@@ -17,8 +17,11 @@ pub const DROP_IN_DIRS: [&str; 3] =
 /// The maximum number of policy files.
 const FILES_MAX: usize = 1024;
 
-/// How long to read from a pipe at most.
+/// How long to wait for further bytes of a pipe.
 const PIPE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long to read from a pipe.
+const PIPE_TIME_MAX: Duration = Duration::from_secs(60);
 const PIPE_PAUSE: Duration = Duration::from_millis(10);
 
 /// With this flag, neither opening nor reading a pipe waits for its writer.
@@ -111,8 +114,9 @@ pub fn read_at_most(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     let mut options = fs::OpenOptions::new();
     let mut file = options.read(true).custom_flags(NONBLOCK).open(path)?;
     let mut bytes = Vec::new();
-    let deadline = Instant::now() + PIPE_PATIENCE;
+    let (began, mut deadline) = (Instant::now(), Instant::now() + PIPE_PATIENCE);
     loop {
+        let known = bytes.len();
         let room = bytes_max.saturating_add(1).saturating_sub(bytes.len());
         match file.by_ref().take(room as u64).read_to_end(&mut bytes) {
             Ok(_) if bytes.is_empty() && file.metadata()?.file_type().is_fifo() => {
@@ -120,6 +124,9 @@ pub fn read_at_most(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
             }
             Ok(_) => return Ok(bytes),
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            Err(_) if bytes.len() > known && began.elapsed() < PIPE_TIME_MAX => {
+                deadline = Instant::now() + PIPE_PATIENCE;
+            }
             Err(_) if Instant::now() >= deadline => {
                 return Err(io::Error::other(format!("not closed within {PIPE_PATIENCE:?}")));
             }
