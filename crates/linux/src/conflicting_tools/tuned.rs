@@ -61,8 +61,13 @@ struct Merged {
 pub(super) fn tuned(root: &Path, of_sysctl_files: &[ConflictingTool]) -> Vec<ConflictingTool> {
     let mut roots = Vec::new();
     let mut found: Vec<ConflictingTool> = Vec::new();
-    for (pid, process) in processes(root, &["tuned"]) {
-        let own = own_root(root, &process);
+    let mut daemons: Vec<(u32, PathBuf)> = processes(root, &["tuned"])
+        .into_iter()
+        .map(|(pid, process)| (pid, own_root(root, &process)))
+        .collect();
+    // Any user can name processes `tuned`: the limit must not hide the host's daemon.
+    daemons.sort_by_key(|(_, own)| own != root);
+    for (pid, own) in daemons {
         let same = identity(&own);
         if roots.len() >= DAEMONS_MAX || roots.contains(&same) {
             continue;
