@@ -97,6 +97,11 @@ fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
     Ok(stream)
 }
 
+/// Opens the connections for [`ask`].
+fn connect_eight(lab: &Lab, port: u16) -> Result<Vec<BufReader<TcpStream>>, Failed> {
+    (0..8).map(|_| Ok(BufReader::new(connect(lab, port)?))).collect()
+}
+
 /// Requests missing keys from memcached, one request at a time, on each connection in turn.
 fn ask(connections: &mut [BufReader<TcpStream>], requests: usize) -> Result<(), Failed> {
     let mut answer = String::new();
@@ -121,10 +126,7 @@ fn window(hook: AnswerHook) -> Result<(LiveWindow, bpf::wire::WireCounts, Vec<Pi
 fn window_of(lab: &Lab, hook: AnswerHook) -> Result<(LiveWindow, bpf::wire::WireCounts, Vec<Pid>), Failed> {
     let server = lab.start_memcached(&MemcachedOptions::default())?;
     let port = server.address().port();
-    let mut connections = Vec::new();
-    for _ in 0..8 {
-        connections.push(BufReader::new(connect(lab, port)?));
-    }
+    let mut connections = connect_eight(lab, port)?;
     let mut meter = meter(lab.server(), port, hook)?;
     let mut wire = WireMeter::load(port, lab.server().id(), lab.client().id())?;
     wire.begin()?;
@@ -184,10 +186,7 @@ fn woken() -> Result<(), Failed> {
     let mut queues = host.devices.iter().flat_map(|device| &device.rx_queues);
     let queue = queues.find(|queue| queue.napi.is_some()).ok_or("a queue with a NAPI")?.id;
     linux::Kernel::new().write(&[Setting::Napi(queue, NapiKnob::Threaded(Threading::On))])?;
-    let mut connections = Vec::new();
-    for _ in 0..8 {
-        connections.push(BufReader::new(connect(&lab, port)?));
-    }
+    let mut connections = connect_eight(&lab, port)?;
     let mut meter = meter(lab.server(), port, AnswerHook::of_this_kernel()?)?;
     open(&mut meter)?;
     ask(&mut connections, 500)?;
@@ -538,10 +537,7 @@ fn loses() -> Result<(), Failed> {
     let lab = Lab::new(&LabOptions::with_queues(1))?;
     let server = lab.start_memcached(&MemcachedOptions::default())?;
     let port = server.address().port();
-    let mut connections = Vec::new();
-    for _ in 0..8 {
-        connections.push(BufReader::new(connect(&lab, port)?));
-    }
+    let mut connections = connect_eight(&lab, port)?;
     let drop = |from: &str| {
         let what = format!("-p tcp -m length --length 54:65535 --{from} {port} -m statistic");
         format!("iptables -A INPUT {what} --mode nth --every 40 --packet 0 -j DROP")
@@ -590,10 +586,7 @@ fn netem() -> Result<(), Failed> {
     let lab = Lab::new(&LabOptions::with_queues(1))?;
     let server = lab.start_memcached(&MemcachedOptions::default())?;
     let port = server.address().port();
-    let mut connections = Vec::new();
-    for _ in 0..8 {
-        connections.push(BufReader::new(connect(&lab, port)?));
-    }
+    let mut connections = connect_eight(&lab, port)?;
     let mut meter = meter(lab.server(), port, AnswerHook::of_this_kernel()?)?;
     let shaped = |netns: &Netns, device: &str, words: &str| {
         in_netns(netns, &format!("tc qdisc replace dev {device} root netem {words}"))
@@ -731,10 +724,7 @@ fn stays_attached() -> Result<(), Failed> {
     let lab = Lab::new(&LabOptions::with_queues(1))?;
     let server = lab.start_memcached(&MemcachedOptions::default())?;
     let port = server.address().port();
-    let mut connections = Vec::new();
-    for _ in 0..8 {
-        connections.push(BufReader::new(connect(&lab, port)?));
-    }
+    let mut connections = connect_eight(&lab, port)?;
     let mut meter = meter(lab.server(), port, AnswerHook::of_this_kernel()?)?;
     // Every change of this setting attaches other programs.
     for (stays, by_threads) in [(true, false), (true, false), (true, true), (true, false), (false, true)] {
