@@ -1,6 +1,6 @@
 //! Fuzzes bytes on the connection between the two machines of a bench: any bytes, in any fragments, decode to
-//! messages or an error. Decoded messages survive a round trip, and bytes that are not sealed with the token
-//! never decode to a message.
+//! messages or an error. Decoded messages survive a round trip. On a connection that expects seals, bytes
+//! that are not sealed with the token never decode to a message.
 
 use experiments::machines::line::{Lines, encode};
 use experiments::machines::message::{Reply, Request};

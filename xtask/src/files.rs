@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::shell::{self, Result};
 
-/// Adds the subject to an error.
+/// Adds to an error what it is about.
 pub(crate) trait About<T> {
-    /// Prefixes the error with the file.
+    /// Prefixes the error with the path of the file.
     fn about(self, path: &Path) -> Result<T>;
 }
 
@@ -35,7 +35,8 @@ pub(crate) fn write_script(path: &Path, text: &str) -> Result {
     set_mode(path, 0o755)
 }
 
-/// Copies a file under a temporary name and renames it: a running program is not overwritten.
+/// Copies a file under a temporary name, and then renames it, so that it does not overwrite a running
+/// program.
 pub(crate) fn put(from: &Path, to: &Path, mode: u32) -> Result {
     make_room(to)?;
     let beside = to.with_extension("new");
@@ -90,7 +91,7 @@ pub(crate) fn remove(path: &Path) -> Result {
     }
 }
 
-/// A value in the workspace's manifest: `version`, `rust-version`.
+/// Returns a value in the workspace's manifest, such as `version` or `rust-version`.
 pub(crate) fn manifest_value(key: &str) -> Result<String> {
     let manifest = shell::root().join("Cargo.toml");
     let text = read(&manifest)?;

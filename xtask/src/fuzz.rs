@@ -1,6 +1,6 @@
-//! The fuzz targets: every parser of foreign bytes. They are built with the stable compiler: coverage
-//! counters are an LLVM pass, and libFuzzer comes with its crate. There is no address sanitizer: the parsers
-//! are safe Rust.
+//! Builds and runs the fuzz targets, which cover every parser of foreign bytes. The stable compiler builds
+//! them: coverage counters are an LLVM pass, and libFuzzer comes with its crate. There is no address
+//! sanitizer, because the parsers are safe Rust.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,15 +20,15 @@ const SECONDS: u64 = 60;
 
 const USAGE: &str = "usage: cargo xtask fuzz [--seconds N] [--runs N] [TARGET...]";
 
-/// The variable that selects the target of the fuzzer (`fuzz::TARGET_VARIABLE`).
+/// The environment variable that selects the fuzzer's target (`fuzz::TARGET_VARIABLE`).
 const TARGET_VARIABLE: &str = "NETPOLICY_FUZZ_TARGET";
 
 /// The largest input, in bytes.
 const INPUT_BYTES_MAX: u32 = 65_536;
 
 /// Runs each target for some seconds (`--seconds N`) or a number of inputs (`--runs N`), whichever ends
-/// first. A crash is an error, and leaves its input in `target/fuzz/TARGET/`. The tests of `fuzz/` replay
-/// known inputs.
+/// first. A crash is an error; the input that caused it is kept in `target/fuzz/TARGET/`. The tests of
+/// `fuzz/` replay known inputs.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let options = Options::read(arguments, &[], &["--seconds", "--runs"], USAGE)?;
     let only = &options.words;
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         return Err(format!("no fuzz target `{unknown}`: expected {}", targets.join(", ")));
     }
     let folder = shell::root().join("target/fuzz");
-    // With `--target`, build scripts and procedural macros are built without coverage.
+    // Because of `--target`, cargo builds build scripts and procedural macros without coverage.
     let triple = release::host_target()?;
     let mut build = shell::cargo();
     build.args(["build", "--quiet", "--profile", "fuzz", "-p", "netpolicy-fuzz", "--features", "libfuzzer"]);
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     Ok(())
 }
 
-/// Runs one target: the regressions once each, then new inputs derived from the corpus.
+/// Runs one target: first each regression once, then new inputs derived from the corpus.
 fn fuzz(target: &str, folder: &Path, program: &Path, limits: &[String]) -> Result {
     let work = folder.join(target);
     let found = work.join("corpus");
@@ -87,7 +87,7 @@ fn fuzz(target: &str, folder: &Path, program: &Path, limits: &[String]) -> Resul
     Ok(())
 }
 
-/// The targets, by the folders of their initial inputs.
+/// Returns the names of the targets, each of which has a folder of initial inputs.
 fn targets() -> Result<Vec<String>> {
     let folder = shell::root().join("fuzz/corpus");
     let name = |path: &PathBuf| Some(path.file_name()?.to_string_lossy().into_owned());

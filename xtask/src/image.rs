@@ -1,5 +1,5 @@
-//! `image`: an OCI image of the program, as one file. It is built from scratch, so no registry is contacted;
-//! podman uses a separate storage, so the machine's images do not change.
+//! Builds an OCI image of the program as one file (`image`). The image has no base image, so no registry is
+//! contacted. podman uses a separate storage, so the machine's images do not change.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -86,7 +86,7 @@ fn make(program: &Path, version: &str, making: &Path, out: &Path) -> Result {
     shell::run(tar.arg("--directory").arg(&layout).arg("."))
 }
 
-/// podman with a separate storage that needs no file system support of the kernel.
+/// Returns a podman command with a separate storage, which needs no file system support in the kernel.
 fn podman(making: &Path) -> Command {
     let mut command = Command::new("podman");
     command.arg("--root").arg(making.join("storage")).arg("--runroot").arg(making.join("run"));
@@ -117,7 +117,8 @@ fn lay(program: &Path, version: &str, root: &Path) -> Result {
     files::write(&sbom, &linked::sbom(&linked::crates()?, version))
 }
 
-/// The shared libraries and the loader that a program needs; none if it is statically linked.
+/// Returns the shared libraries and the loader that a program needs; none if the program is statically
+/// linked.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).env("LC_ALL", "C").output();
     let output = output.map_err(|error| format!("ldd: {error}"))?;
@@ -125,7 +126,7 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
         .map_err(|missing| format!("{}: the library {missing} does not exist", program.display()))
 }
 
-/// The licence of a library, if dpkg knows its package.
+/// Returns the licence file of a library, if dpkg knows the library's package.
 fn copyright_of(library: &Path) -> Option<PathBuf> {
     // On systems where /lib is a link to /usr/lib, dpkg knows the file by only one of its two paths.
     let whole = std::fs::canonicalize(library).ok()?;

@@ -1,7 +1,7 @@
 //! Cleans up processes and directories that a killed test run leaves behind. A run has a directory for
-//! temporary files, and every process that it starts has a mark in its environment. A process in another
-//! session waits until the run has ended, then kills the marked processes and removes the directory. A new
-//! run does the same for earlier runs whose process no longer exists.
+//! temporary files, and every process that it starts has a mark in its environment. A cleanup process in
+//! another session waits until the run has ended, then kills the marked processes and removes the directory.
+//! A new run also cleans up after earlier runs whose process no longer exists.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ const MARK: &str = "NETPOLICY_TEST_RUN";
 /// The prefix of the runs' directories; the pid follows.
 const DIRECTORY: &str = "netpolicy-test-run-";
 
-/// How often to look for marked processes: a process can start another one before it is killed.
+/// The maximum number of searches for marked processes: a process can start another one before it is killed.
 const PASSES_MAX: usize = 20;
 
-/// A run of tests. When it is dropped, what the run left behind is removed.
+/// A run of tests. When it is dropped, everything that the run left behind is removed.
 pub(crate) struct Run {
     directory: PathBuf,
-    /// Cleans up when its standard input ends.
+    /// The process that cleans up when its standard input ends.
     sweeper: Child,
 }
 
@@ -33,7 +33,7 @@ impl Run {
         let pid = std::process::id();
         let directory = directory_of(&pid.to_string());
         std::fs::create_dir_all(&directory)
-            // Tests also start programs as other users.
+            // Every user may write to the directory, because tests also start programs as other users.
             .and_then(|()| std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o1777)))
             .about(&directory)?;
         let here = std::env::current_exe().map_err(|error| format!("the path of xtask: {error}"))?;
@@ -102,7 +102,8 @@ fn sweep(pid: &str) {
     }
 }
 
-/// The processes with this mark: `PID COMMAND (of TEST)`. Zombies have no environment.
+/// Returns the processes with this mark, as `PID COMMAND (of TEST)`. Zombies are not included, because they
+/// have no environment.
 fn marked(pid: &str) -> Vec<String> {
     let mark = format!("{MARK}={pid}");
     let is_marked = |process: &Path| {

@@ -1,7 +1,7 @@
-//! Third-party components of the program: `THIRD-PARTY` with every licence text, which is installed, and a
-//! bill of materials (CycloneDX). Crates are those that cargo resolves for the targets, without build-time
-//! dependencies. System libraries (libc, libelf, zlib) are listed elsewhere: a package depends on them, or
-//! contains their `copyright` files.
+//! Lists the third-party components of the program in two documents: `THIRD-PARTY` with every licence text,
+//! which is installed, and a bill of materials (CycloneDX). Crates are those that cargo resolves for the
+//! targets, without build-time dependencies. System libraries (libc, libelf, zlib) are listed elsewhere: a
+//! package depends on them, or contains their `copyright` files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,13 +16,14 @@ use crate::shell::{self, Result};
 
 const USAGE: &str = "usage: cargo xtask linked [--check | --sbom FILE]";
 
-/// The targets that the program is built for.
+/// The targets for which the program is built.
 pub(crate) const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
-/// The patterns of licence file names in a crate.
+/// The prefixes of the names of licence files in a crate.
 const TEXTS: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "UNLICENSE", "NOTICE"];
 
-/// C libraries that a crate compiles in from a subdirectory: crate, directory, name, licence.
+/// C libraries that a crate compiles in from a subdirectory: the crate, the directory, and the library's name
+/// and licence.
 const INSIDE: [(&str, &str, &str, &str); 1] =
     [("libbpf-sys", "libbpf", "libbpf", "LGPL-2.1-only OR BSD-2-Clause (BSD-2-Clause is taken)")];
 
@@ -32,7 +33,7 @@ pub(crate) struct Component {
     pub(crate) version: String,
     /// An SPDX expression.
     pub(crate) licence: String,
-    /// The checksum in `Cargo.lock`.
+    /// The crate's checksum in `Cargo.lock`.
     pub(crate) sha256: Option<String>,
     /// The package URL, for CycloneDX.
     pub(crate) purl: String,
@@ -61,7 +62,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     }
 }
 
-/// Every crate that is linked.
+/// Returns every crate that is linked into the program.
 pub(crate) fn crates() -> Result<Vec<Component>> {
     let lock = files::read(&shell::root().join("Cargo.lock"))?;
     let mut sources = sources()?;
@@ -84,12 +85,12 @@ pub(crate) fn crates() -> Result<Vec<Component>> {
     Ok(found.into_values().collect())
 }
 
-/// A package URL (purl) of this type.
+/// Returns a package URL (purl) of this type, such as `pkg:TYPE/NAME@VERSION`.
 pub(crate) fn purl(kind: &str, name: &str, version: &str) -> String {
     format!("pkg:{kind}/{name}@{}", version.replace('+', "%2B"))
 }
 
-/// Name, version and licence of each, as cargo resolves them for any of the targets.
+/// Returns the name, version and licence of each crate that cargo resolves for any of the targets.
 fn resolved() -> Result<BTreeSet<(String, String, String)>> {
     let mut found = BTreeSet::new();
     for target in TARGETS {
@@ -102,7 +103,7 @@ fn resolved() -> Result<BTreeSet<(String, String, String)>> {
     Ok(found)
 }
 
-/// Parses `NAME vVERSION<tab>LICENCE`, except for workspace crates, which name their folder.
+/// Parses `NAME vVERSION<tab>LICENCE`. Returns `None` for workspace crates, whose lines name their folder.
 fn read_line(line: &str) -> Option<(String, String, String)> {
     let (package, licence) = line.split_once('\t')?;
     let mut words = package.split_whitespace();
@@ -112,7 +113,7 @@ fn read_line(line: &str) -> Option<(String, String, String)> {
     (!ours).then(|| (name.to_owned(), version.to_owned(), licence))
 }
 
-/// The directory of each package's sources, by name and version: in cargo's registry, or vendored.
+/// Returns the directory of each package's sources, by name and version: in cargo's registry, or vendored.
 fn sources() -> Result<BTreeMap<(String, String), PathBuf>> {
     let mut found = BTreeMap::new();
     for target in TARGETS {
@@ -139,7 +140,7 @@ fn sources() -> Result<BTreeMap<(String, String), PathBuf>> {
     Ok(found)
 }
 
-/// The checksum of a package in `Cargo.lock`.
+/// Returns the checksum of a package in `Cargo.lock`.
 fn checksum(lock: &str, name: &str, version: &str) -> Option<String> {
     let head = format!("name = \"{name}\"\nversion = \"{version}\"\n");
     let entry = lock.split("[[package]]\n").find(|entry| entry.starts_with(&head))?;
@@ -147,7 +148,7 @@ fn checksum(lock: &str, name: &str, version: &str) -> Option<String> {
     Some(line.trim_end_matches('"').to_owned())
 }
 
-/// The licence texts of a directory, in the order of their names.
+/// Returns the licence files of a directory, in the order of their names.
 fn texts_in(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut texts = files::files_of(directory)?;
     texts.retain(|path| {
@@ -157,7 +158,7 @@ fn texts_in(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(texts)
 }
 
-/// The text of `THIRD-PARTY`.
+/// Returns the text of `THIRD-PARTY`.
 pub(crate) fn third_party() -> Result<String> {
     const HEAD: &str = "What others wrote and netpolicy is linked with. `cargo xtask linked` prints this text.\n\
                         Libraries of the system are not in it: libc, libelf, zlib. netpolicy's own licences are LICENSE-APACHE and\n\
@@ -165,8 +166,8 @@ pub(crate) fn third_party() -> Result<String> {
     listing(HEAD, &crates()?)
 }
 
-/// Writes the head, then every component with its licence, then every licence text once, with the names of
-/// its components.
+/// Writes the head, then every component with its licence, and then every licence text once, with the names
+/// of the components to which it applies.
 pub(crate) fn listing(head: &str, components: &[Component]) -> Result<String> {
     let mut text = head.to_owned();
     let mut shared: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -197,7 +198,7 @@ pub(crate) fn listing(head: &str, components: &[Component]) -> Result<String> {
     Ok(text)
 }
 
-/// CycloneDX 1.5, as JSON.
+/// Writes the bill of materials in the format CycloneDX 1.5, as JSON.
 pub(crate) fn sbom(components: &[Component], version: &str) -> String {
     let licences = |expression: &str| json!([{ "expression": expression }]);
     let part = |part: &Component| {

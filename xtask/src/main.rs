@@ -1,6 +1,6 @@
-//! The only tool for developers: `cargo xtask TASK`. The Makefile's `demo` and `test` call it, and so does
-//! CI, so CI runs nothing that you cannot run. It has few dependencies, so that it builds quickly on a new
-//! machine and can install the rest.
+//! Runs a task for developers: `cargo xtask TASK`. This is their only tool: the Makefile's `demo` and `test`
+//! call it, and so does CI, so CI runs nothing that you cannot run. It has few dependencies, so that it
+//! builds quickly on a new machine and can install the rest.
 
 mod bench;
 mod demo;

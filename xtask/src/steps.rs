@@ -1,5 +1,5 @@
-//! The steps of a long task: the current one, and the time left according to the last run. Each run writes
-//! its step times to a file below `target`, and the next run reads it.
+//! Tracks the steps of a long task: prints the current step, and the time left according to the last run.
+//! Each run writes the durations of its steps to a file below `target`, and the next run reads this file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,11 +24,11 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// The time left in a step that has run for `elapsed` and has done this share of its work, and in the
-    /// steps after it.
+    /// Returns the time left in the steps after the current one and in the current one, which has run for
+    /// `elapsed` and has done `share` of its work.
     ///
-    /// The record and the share done each predict the length of the step. The more is done, the more the
-    /// share counts.
+    /// Both the record and the share predict how long the step takes. The more of the step is done, the more
+    /// the share counts.
     pub(crate) fn after(self, elapsed: Duration, share: f64) -> Duration {
         let share = share.clamp(0.0, 1.0);
         let by_share = if share > 0.0 { elapsed.div_f64(share) } else { self.step };
@@ -38,7 +38,8 @@ impl Left {
 }
 
 impl Steps {
-    /// Begins a task with these steps. Each has a default duration in seconds, in case no run is recorded.
+    /// Begins a task with these steps. Each step has a default duration in seconds, for the case that no run
+    /// is recorded.
     pub(crate) fn begin(record: &Path, steps: &[(&'static str, u64)]) -> Self {
         let recorded = read(&std::fs::read_to_string(record).unwrap_or_default());
         let expected = |&(name, usual): &(&'static str, u64)| {
@@ -94,12 +95,12 @@ fn read(record: &str) -> BTreeMap<String, u32> {
     serde_json::from_str(record).unwrap_or_default()
 }
 
-/// Minutes and seconds: `10:05`.
+/// Formats a time as minutes and seconds, such as `10:05`.
 pub(crate) fn clock(time: Duration) -> String {
     format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
 }
 
-/// `89 s`, `2 min`.
+/// Formats a time in words, such as `89 s` or `2 min`.
 fn in_words(time: Duration) -> String {
     match time.as_secs() {
         seconds @ ..90 => format!("{seconds} s"),
@@ -129,7 +130,8 @@ mod test {
         let seconds = Duration::from_secs;
         let left = Left { step: seconds(100), after: seconds(10) };
         assert_eq!(left.after(Duration::ZERO, 0.0), seconds(110));
-        // Half is done after 100 s: 100 s remain according to the record, 200 s according to the share.
+        // Half is done after 100 s: the whole step takes 100 s according to the record, and 200 s according
+        // to the share.
         assert_eq!(left.after(seconds(100), 0.5), seconds(60));
         assert_eq!(left.after(seconds(300), 1.0), seconds(10));
     }

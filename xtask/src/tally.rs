@@ -1,4 +1,4 @@
-//! The results of all runners of tests.
+//! Collects the results of all test runners.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::shell::{self, Result};
 pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) skipped: Vec<Skipped>,
-    /// Tests that failed and then passed alone: bugs to fix.
+    /// Tests that failed, and then passed when they were repeated one at a time: these are bugs to fix.
     pub(crate) unsteady: Vec<String>,
     pub(crate) failed: Vec<String>,
 }
@@ -20,13 +20,13 @@ impl Tally {
         Self { passed, ..Self::default() }
     }
 
-    /// A test that this machine skips: `[SKIPPED, needs X] NAME`.
+    /// Creates a tally of one test that this machine skips, given as `[SKIPPED, needs X] NAME`.
     pub(crate) fn of_skipped(test: &str) -> Self {
         Self { skipped: vec![Skipped::here(test)], ..Self::default() }
     }
 
-    /// Adds the results of guests for tests skipped here. Tests that no machine ran are skipped with every
-    /// machine's reasons.
+    /// Adds the results of guests for the tests that this machine skips. Tests that no machine ran count as
+    /// skipped, with every machine's reasons.
     pub(crate) fn add_guests(&mut self, guests: Result<Guests>) {
         let guests = match guests {
             Ok(guests) => guests,

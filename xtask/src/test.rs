@@ -1,4 +1,4 @@
-//! The tests: `make test` before each commit, `make test-all` for everything.
+//! Runs the tests: `make test` before each commit, `make test-all` for everything.
 
 use std::process::Command;
 
@@ -36,13 +36,14 @@ const GUESTS: &str = "tests in guests";
 const SECOND_MACHINE: &str = "a guest as a second machine";
 const AGAIN: &str = "failed tests again, one at a time";
 
-/// The fuzzer's program, which is only linted here, because a test replays its findings.
+/// The cargo feature that includes the fuzzer's program. The program is only linted here, because a test
+/// replays its findings.
 const FUZZER: &str = "netpolicy-fuzz/program";
 
 /// The maximum number of failed tests to repeat, one at a time. If more fail, the cause is not a lack of CPU.
 const AGAIN_MAX: usize = 8;
 
-/// Selects tests that change the host: they need root, and run in separate namespaces.
+/// The nextest filter for tests that change the host: they need root, and run in separate namespaces.
 const CHANGES_HOST: &str = "binary(root)";
 
 /// Checks format, lints and documentation.
@@ -78,7 +79,7 @@ fn oldest_rust() -> Result<Tally> {
         return Ok(Tally::of_skipped(&skipped));
     }
     let mut check = Command::new("cargo");
-    // cargo sets these variables to the toolchain that runs xtask.
+    // Remove these variables: cargo sets them to the toolchain that runs xtask.
     check.env_remove("CARGO").env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN");
     check.current_dir(shell::root());
     check.args([&toolchain, "check", "--quiet", "--workspace", "--target-dir"]);
@@ -86,7 +87,7 @@ fn oldest_rust() -> Result<Tally> {
     shell::run(check.env("RUSTFLAGS", "--cap-lints allow")).map(|()| Tally::of_passed(1))
 }
 
-/// `cargo xtask test [PART]`: tests that an ordinary change can break, or the tests of one part.
+/// Runs `cargo xtask test [PART]`: the tests that an ordinary change can break, or the tests of one part.
 pub(crate) fn fast(arguments: &[String]) -> Result {
     match arguments {
         [] => {}
@@ -106,7 +107,7 @@ pub(crate) fn fast(arguments: &[String]) -> Result {
     tally.end()
 }
 
-/// `cargo xtask test-all`: all tests, including guests.
+/// Runs `cargo xtask test-all`: all tests, including those in guests.
 pub(crate) fn all(arguments: &[String]) -> Result {
     if !arguments.is_empty() {
         return Err("usage: cargo xtask test-all".to_owned());
@@ -114,7 +115,7 @@ pub(crate) fn all(arguments: &[String]) -> Result {
     let run = Run::begin()?;
     let mut steps = begin("test-all-steps", STEPS_OF_ALL)?;
     let mut tally = Tally::default();
-    // Fetch now, and build in CPU time that is otherwise idle.
+    // Start to fetch and build the guests now. The builds use CPU time that is otherwise idle.
     let making = shell::is_root().then(Making::begin);
     let programs = tally.run_on_this_machine(&mut steps, &run)?;
     tally.add(&mut steps, LINKED, deny::check);
@@ -138,8 +139,8 @@ fn begin(record: &str, further: &[(&'static str, u64)]) -> Result<Steps> {
     Ok(Steps::begin(&target.join(record), &[STEPS, further].concat()))
 }
 
-/// The tests of one crate, by its directory, or those with a word in their names. Tests of the whole program
-/// that change the host take minutes: they are only selected by name.
+/// Runs the tests of one crate, given by its directory, or the tests with a word in their names. Tests of the
+/// whole program that change the host take minutes, so they are selected only by name.
 fn one_part(part: &str) -> Result {
     let run = Run::begin()?;
     let package = ["crates", "tools", "."].iter().find_map(|below| {
@@ -147,8 +148,8 @@ fn one_part(part: &str) -> Result {
         directory.join("Cargo.toml").is_file().then(|| directory.display().to_string())
     });
     let ran = match package {
-        // The tests of both packages start these programs, and building one package's tests does not build
-        // another package's programs.
+        // Build all three programs: the tests of both packages start them, and building one package's tests
+        // does not build another package's programs.
         Some(_) if ["netpolicy", "lab"].contains(&part) => {
             let programs =
                 ["netpolicy", "netpolicy-tc", "netpolicy-lab"].map(|name| ["--package", name]).concat();
@@ -209,8 +210,8 @@ impl Tally {
         }
     }
 
-    /// Repeats failed tests that change the host, one at a time: on a shared machine, the second verdict
-    /// counts, and the first is a bug to fix.
+    /// Repeats failed tests that change the host, one at a time. On a shared machine, the second verdict
+    /// counts; the failure in the first attempt is a bug to fix.
     fn run_again(&mut self, run: &Run) {
         let failed: Vec<String> =
             self.failed.iter().filter(|test| test.contains("::root ")).cloned().collect();

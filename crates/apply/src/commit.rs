@@ -144,7 +144,7 @@ fn verify_all<K: Knobs>(pending: &OpenTransaction, kernel: &mut K) -> Result<(),
 }
 
 /// Refuses a plan that changes a knob of another live transaction in one of these states: it awaits
-/// confirmation, its program was killed, or another program owns it. The user must decide such a transaction
+/// confirmation, its program was killed, or another program owns it. Such a transaction must be decided
 /// first, because its undo would find a newer value and leave it. Also refuses knobs that an unreadable
 /// transaction may have changed.
 fn check_that_no_knob_is_claimed<E>(plan: &Plan, journal: &Journal) -> Result<(), CommitFault<E>> {
@@ -360,7 +360,7 @@ pub enum CommitFault<E> {
     QueueConflict(Box<QueueConflict>),
     /// The host has changed since the plan was made.
     Drifted(Vec<Drift>),
-    /// Reading or writing the host's settings failed.
+    /// The host returned an error when it was read or written.
     Host {
         /// The step, counted from 0.
         step: usize,

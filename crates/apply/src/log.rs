@@ -184,8 +184,8 @@ impl JournalFiles {
         log
     }
 
-    /// Like [`JournalFiles::create`], for a transaction that is already decided: appends the given records to
-    /// the first line.
+    /// Like [`JournalFiles::create`], for a transaction that is already decided: appends the given records
+    /// after the first line.
     pub(crate) fn create_decided(
         state: &Path,
         name: TransactionName,

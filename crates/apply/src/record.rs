@@ -150,13 +150,13 @@ pub enum Why {
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
     /// Every setting that the transaction changed has its old value again, unless another program has changed
-    /// it since.
+    /// it since, or its object no longer exists.
     RolledBack,
     /// Some settings could not be restored.
     Incomplete,
 }
 
-/// Why a line of a journal cannot be parsed.
+/// Why a line of a journal is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// The line has no checksum at its end.

@@ -27,7 +27,8 @@ pub struct UndoneChange {
 /// The result of an undo: one result per change, in the order of undoing.
 #[derive(Debug, Default)]
 pub struct Undone {
-    /// The changes of all steps that were begun, with their results.
+    /// Changes of steps that were begun, and changes that are in force although the journal does not record
+    /// them; each with its result.
     pub changes: Vec<UndoneChange>,
     /// Why the journal does not record the whole undo; `None` if it does. [`Self::changes`] describes the
     /// state of the host in either case.

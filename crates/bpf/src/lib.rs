@@ -2,7 +2,7 @@
 //! process, process events, and applications' policy requests.
 //!
 //! Each module has its C program next to the Rust code that loads it, and one header that both share. The
-//! programs only count and copy; other crates interpret the counts. Only `app_requests` is pinned, because
+//! programs count and copy; what the counts mean is decided elsewhere. Only `app_requests` is pinned, because
 //! applications rely on it. All other programs exist only as long as the process that loaded them, and
 //! several processes can load their own copies.
 #![forbid(unsafe_code)]

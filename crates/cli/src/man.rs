@@ -104,7 +104,7 @@ fn command_page(command: &Command) -> std::io::Result<Vec<u8>> {
     if has_more {
         let mut extra = Vec::new();
         page.render_extra_section(&mut extra)?;
-        // Clap prints a command's examples after its help, in the section EXTRA.
+        // The section EXTRA contains the text after a command's help, which has its examples.
         text.extend(String::from_utf8_lossy(&extra).replace(".SH EXTRA\n", ".SH EXAMPLES\n").into_bytes());
     }
     let mut roff = Roff::new();

@@ -165,8 +165,8 @@ impl CurrentPlan {
         self.placed.desired.first_stage
     }
 
-    /// Holds the wake-up latency limit that the plan wants. If this fails, returns the reason, but only the
-    /// first time.
+    /// Holds the wake-up latency limit that the plan wants. If this fails, returns the reason, but only once
+    /// for the same limit.
     pub(crate) fn hold_wake(&mut self) -> Option<String> {
         let wanted = self.placed.desired.wake_latency.as_ref().map(|(micros, _)| *micros);
         self.wake.hold(wanted)

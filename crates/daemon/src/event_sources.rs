@@ -316,7 +316,7 @@ impl Files {
     }
 
     /// Also watches directories that were missing before. Returns whether one of the newly watched
-    /// directories has policy files.
+    /// directories is for policy files.
     pub(crate) fn again(&mut self) -> bool {
         use inotify::WatchFlags;
         let Some(inotify) = &self.inotify else { return false };

@@ -284,7 +284,7 @@ fn packets(summary: &Summary) -> LivePolls {
     sum
 }
 
-/// Whether the request has a delivery mode, either requested or found by a search.
+/// Whether the request has a delivery mode other than interrupts, either requested or found by a search.
 fn is_delivered_by_settings(request: &RequestStatus) -> bool {
     request.delivery.parse().is_ok_and(|mode: DeliveryMode| mode != DeliveryMode::Interrupt)
 }

@@ -195,8 +195,8 @@ fn a_process_is_looked_at_whole_until_its_first_connection_is_accepted() {
         [(Pid(7), Scope::Whole)].into()
     );
 
-    // If the process's epolls are already observed frequently, the schedule stays, but from now on the whole
-    // process is observed.
+    // If the process's epolls are already observed frequently, the schedule starts over, and from now on the
+    // whole process is observed.
     let mut reconciler = settled(false);
     reconciler.note(&HostEvent::Listener(Pid(7)), at(10), at(10));
     reconciler.take_due(at(11)).expect("due");

@@ -92,7 +92,7 @@ impl StandingProofs {
         proof
     }
 
-    /// Whether the holdback already allows another episode of a service.
+    /// Whether the holdback already allows another episode of a service, and the episode is not postponed.
     pub(crate) fn is_due(&mut self, name: &str, holdback: Holdback, now: Nanoseconds) -> bool {
         let chance = &mut self.chance;
         let mut hundredths = || u64::from(DUE_LEAST + chance.below(DUE_MOST - DUE_LEAST + 1));

@@ -2,8 +2,9 @@
 //!
 //! This crate deals with bytes, error numbers and kernel versions. It must not know goals, services or
 //! recipes: other crates decide the purpose of a setting. It is based on three crates: `netlink` (sockets and
-//! their messages), `bpf` (our programs) and `sys` (system calls, with all `unsafe`). Crates that depend on
-//! this one use only what it re-exports of those three: [`mod@bpf`], [`mod@netlink`].
+//! their messages), `bpf` (our programs) and `sys` (system calls, with all `unsafe`). Except for tests,
+//! benchmarks and fuzz targets, crates that depend on this one use only what it re-exports of those three:
+//! [`mod@bpf`], [`mod@netlink`].
 #![forbid(unsafe_code)]
 
 pub mod attach;

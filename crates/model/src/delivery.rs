@@ -211,7 +211,7 @@ impl DeliveryMode {
         }
     }
 
-    /// Returns how kernel threads poll the NAPIs if the application does not: see
+    /// Returns whether and how kernel threads poll the NAPIs if the application does not: see
     /// [`crate::NapiKnob::Threaded`].
     pub const fn threading(self) -> Threading {
         match self {

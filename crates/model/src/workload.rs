@@ -222,8 +222,8 @@ impl OfferedLoad {
 }
 
 impl fmt::Display for OfferedLoad {
-    /// Formats the load as the IRQ suspension document does: `200K`, `MAX`; rates that are not whole
-    /// thousands are written in full.
+    /// Formats the load as the IRQ suspension document does: `200K`, `MAX`; rates below 1000 and rates that
+    /// are not multiples of 100 are written in full.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Max => f.pad("MAX"),

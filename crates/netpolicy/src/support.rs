@@ -393,8 +393,8 @@ impl MechanismRow {
     }
 }
 
-/// The requirement that is missing if no kernel thread could be read: these features are visible only in
-/// kernel threads.
+/// The requirement that is missing if no kernel thread could be read: netpolicy reads from kernel threads
+/// whether the kernel has these features.
 const NO_THREAD: &str = "readable kernel threads: a container's PID namespace shows none";
 
 /// The loopback device, to which no mechanism applies.

@@ -58,7 +58,8 @@ fn with(mut host: Host, change: impl FnOnce(&mut Host)) -> Host {
     host
 }
 
-/// Returns a host whose NIC has `queues` of 8 possible queue pairs, RSS contexts and ntuple rules.
+/// Returns a host whose NIC has `queues` of 8 possible queue pairs, and supports RSS contexts and ntuple
+/// rules.
 fn nic(queues: u32) -> Host {
     let mut host = host();
     let napis: Vec<u32> = (300..300 + queues).collect();

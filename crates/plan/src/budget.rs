@@ -102,7 +102,8 @@ pub(crate) fn check_polling(
     Err(refusal)
 }
 
-/// Checks the number of kernel threads, one for each NAPI, against the request's budget.
+/// Checks the number of CPUs that kernel threads keep polling, one thread for each NAPI, against the
+/// request's budget.
 fn check_kthreads(intent: &Intent, mode: DeliveryMode, napis: usize) -> Result<(), Refusal> {
     let needed = u32::try_from(napis).unwrap_or(u32::MAX).saturating_mul(mode.polling_cpus_per_napi());
     let allowed = intent.budget.polling_cpus.unwrap_or(0);

@@ -11,7 +11,8 @@ pub const HELD: &str = "stop that program first, or do not change the setting wh
 /// Checks that no change takes a queue from its holder.
 ///
 /// # Errors
-/// [`RefusalKind::Safety`] if a change does; the refusal names the holders of the device's queues.
+/// [`RefusalKind::Safety`] if a change does; the refusal names the holders of the device's queues, at most
+/// `HOLDERS_MAX` of them.
 pub(crate) fn check(plan: &Plan, host: &Host) -> Result<(), Refusal> {
     for change in plan.changes().filter(|change| QueueConflict::could_be_by(change.to())) {
         let device = change.to().object().device().and_then(|id| host.device(id));

@@ -645,7 +645,7 @@ fn place_epolls_of_devices(
     Ok(())
 }
 
-/// Returns the origins of other requests that set the epolls for a device's mode, because their processes
+/// Returns the targets of other requests that set the epolls for a device's mode, because their processes
 /// receive on the device's queues.
 fn set_by_others(part: &PlacedRequest, parts: &[PlacedRequest]) -> Vec<String> {
     let Target::Device(name) = &part.intent.target else { return Vec::new() };

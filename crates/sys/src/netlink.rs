@@ -9,7 +9,7 @@ use rustix::io::Errno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Switch {
-    /// The kernel's replies contain only the request's header, not the whole request. Since 4.3.
+    /// Acknowledgements and error replies repeat only the request's header, not the whole request. Since 4.3.
     CapAck = libc::NETLINK_CAP_ACK,
     /// The kernel's error replies contain a message. Since 4.12.
     ExtAck = libc::NETLINK_EXT_ACK,

@@ -17,10 +17,10 @@ Examples:
   netpolicy lab -- memcstat --servers=192.0.2.1
                                           query memcached from the client")]
 pub struct LabArgs {
-    /// Queues of the network devices.
+    /// Number of queues of the network devices.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub queues: u32,
-    /// Worker threads of memcached.
+    /// Number of memcached worker threads.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: u32,
     /// A command to run on the client, and its arguments.

@@ -1,4 +1,4 @@
-//! `lab`: two hosts on this machine, until a signal or the end of a command.
+//! `lab`: creates two hosts on this machine, which exist until a signal or the end of a command.
 
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -15,7 +15,7 @@ use crate::report::LabReport;
 use cli::Context;
 use cli::child::{code, forward};
 
-/// The maximum wait for a signal before the server is checked.
+/// The maximum wait for a signal before `lab` checks the server again.
 const TURN: Duration = Duration::from_millis(50);
 
 /// Creates the lab, prints how to inspect it, and waits for a signal, the server's exit, or the end of the
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &LabArgs, context: &Context) -> Result<Exit, Fault>
             wait(context, &mut signals, &mut server)
         }
         Some((program, rest)) => {
-            // Leave standard output to the command.
+            // The command owns standard output, so print the introduction to standard error.
             context.console.say(&report.introduction());
             let mut command = Command::new(program);
             lab.place_on_client(command.args(rest))?;
@@ -70,7 +70,7 @@ fn wait(context: &Context, signals: &mut Signals, server: &mut Memcached) -> Res
     }
 }
 
-/// Waits for a signal, at most for one turn.
+/// Waits for a signal for at most `TURN`.
 fn rest_a_little(signals: &Signals) -> Result<(), Fault> {
     let turn = Timespec { tv_sec: 0, tv_nsec: TURN.subsec_nanos().into() };
     match poll(&mut [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)], Some(&turn))

@@ -19,7 +19,7 @@ pub(crate) struct LabReport {
 struct ServerHost {
     address: String,
     device: String,
-    /// The argument for `--netns`.
+    /// The server's network namespace, as an argument for `--netns`.
     netns: String,
     program: String,
     process: String,
@@ -30,12 +30,12 @@ struct ServerHost {
 #[derive(Debug, JsonSchema, Serialize)]
 struct ClientHost {
     address: String,
-    /// The file of its network namespace, for `nsenter --net=`.
+    /// The file of the client's network namespace, for `nsenter --net=`.
     netns: String,
 }
 
 impl LabReport {
-    /// Describes a lab with its server.
+    /// Describes a lab and its server.
     pub(crate) fn of(lab: &Lab, server: &Memcached) -> Self {
         Self {
             server: ServerHost {
@@ -53,7 +53,7 @@ impl LabReport {
         }
     }
 
-    /// Describes the lab to people.
+    /// Returns the description of the lab for people.
     pub(crate) fn introduction(&self) -> String {
         let Self { server, client } = self;
         format!(

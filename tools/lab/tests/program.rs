@@ -1,4 +1,5 @@
-//! The program as netpolicy execs it: command lines, and its hidden parts. Nothing here needs root.
+//! Runs the program as netpolicy execs it: command lines, and the hidden commands. No test in this file needs
+//! root.
 
 use std::process::{Command, Output};
 

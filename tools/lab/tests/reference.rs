@@ -1,5 +1,5 @@
-//! The reference pages generated from the tools' tables: commands, including the product's, and keys of
-//! scenario files.
+//! Generates the reference pages from the tools' tables: the commands, including the product's, and the keys
+//! of scenario files.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -34,7 +34,7 @@ fn scenario_keys() -> String {
     page
 }
 
-/// The possible words of a scenario key.
+/// Returns the possible values of a scenario key.
 fn words_of(path: &str) -> &'static str {
     match path {
         "hardware.kernel" => "`\"6.11\"`",
@@ -80,10 +80,10 @@ fn commands() -> String {
     page
 }
 
-/// Tools with so many commands and options that this page leaves them to `--help`.
+/// Tools with so many commands and options that the page refers to `--help` instead of listing them.
 const TOOLS_WITH_COMMANDS: [&str; 3] = ["bench", "sim", "tc"];
 
-/// The options that several commands have with the same meaning, in order.
+/// Returns the options that several commands have with the same meaning, in order of appearance.
 fn shared_options<'a>(
     commands: impl Iterator<Item = &'a clap::Command>,
     known: &BTreeSet<String>,
@@ -107,7 +107,7 @@ fn is_new(arg: &Arg, known: &BTreeSet<String>) -> bool {
     !known.contains(arg.get_id().as_str())
 }
 
-/// The command line with the tools' commands, as their programs define them.
+/// Returns the command line with the tools' commands as their programs define them.
 fn with_tools(command: clap::Command) -> clap::Command {
     let mut of_tools = of_tools();
     // `mut_subcommand` would move a command to the end.
@@ -132,7 +132,7 @@ fn the_help_says_of_a_command_of_a_tool_what_the_tool_says() {
     }
 }
 
-/// The pages that describe a command instead of this one.
+/// The pages that describe a command in place of the reference page.
 const PAGES: [(&str, &str); 7] = [
     ("watch", "watch.md"),
     ("compare", "compare.md"),
@@ -143,15 +143,16 @@ const PAGES: [(&str, &str); 7] = [
     ("tc", "tc.md"),
 ];
 
-/// A description, which ends with a full stop.
+/// Returns a description that ends with a full stop.
 fn sentence(text: Option<&StyledStr>) -> String {
     text.map(ToString::to_string).unwrap_or_default().trim_end().trim_end_matches('.').to_owned() + "."
 }
 
-/// An option that at least this many commands share is listed once, above them.
+/// The minimum number of commands that must share an option for it to be listed once, above them.
 const SHARED_MIN: usize = 2;
 
-/// Describes a command and its subcommands. Options in `shared` are described above, and only named here.
+/// Describes a command and its subcommands. Options in `shared` are described above and only named in this
+/// description.
 fn describe(
     page: &mut String,
     command: &mut clap::Command,
@@ -181,7 +182,7 @@ fn describe(
         let _ = writeln!(page, "`{name} NAME --help` describes each of these: {}.\n", names.join(", "));
         return;
     }
-    // The list below has the arguments; the usage also shows which options are required.
+    // The list below describes the arguments. Print the usage as well if it shows which options are required.
     if usage.contains("<--") || usage.contains("] --") {
         let _ = writeln!(page, "`{usage}`\n");
     }
@@ -219,7 +220,7 @@ fn list(page: &mut String, rows: &[String]) {
     }
 }
 
-/// A list of options and arguments.
+/// Lists options and arguments, one row each.
 fn options<'a>(arguments: impl Iterator<Item = &'a Arg>) -> Vec<String> {
     let mut rows = Vec::new();
     for arg in

@@ -6,7 +6,7 @@
 //!
 //! Read in this order: [`experiment`] (every configuration at every load in every round), [`summary`] and
 //! [`mod@verdict`] (the results of one experiment), [`table`], [`mod@variant`], [`grid`], [`mod@overall`] and
-//! [`cost`] (several experiments side by side), [`gate`] (the ratios that they must reach), [`html`].
+//! [`cost`] (several experiments side by side), [`gate`] (bounds on their ratios), [`html`].
 #![forbid(unsafe_code)]
 
 pub mod cost;

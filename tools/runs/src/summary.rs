@@ -49,7 +49,7 @@ pub struct Summary {
     pub irqs: Option<Interval>,
     /// Context switches of the server's machine per second; `None` if they were not counted.
     pub switches: Option<Interval>,
-    /// The share of its packets that the server received by busy polling, in percent; also `None` if not
+    /// The share of its packets that the server itself polled, in percent; also `None` if not
     /// counted.
     pub own_percent: Option<Interval>,
     /// Interrupts per answer; also `None` if not counted.

@@ -10,7 +10,7 @@ use std::time::Instant;
 use sim::outcome::Length;
 use sim::{Scenario, run};
 
-/// Runs with these 99th percentiles in microseconds; each median is a tenth of the percentile.
+/// Runs per point. The fastest run counts, because other work shares the machine.
 const REPEATS: u64 = 3;
 const LENGTH: Length = Length { warmup: 50_000_000, window: 450_000_000 };
 

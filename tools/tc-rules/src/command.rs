@@ -1,6 +1,7 @@
-//! A line of a batch file as a value: the object to add, replace or remove.
+//! A parsed line of a batch file: the object to add, replace or remove.
 //!
-//! Kernel: 6.18, `include/uapi/linux/rtnetlink.h` `struct tcmsg`, `RTM_NEWTFILTER` and its like, `TCA_*`.
+//! Kernel: 6.18, `include/uapi/linux/rtnetlink.h` `struct tcmsg`, `RTM_NEWTFILTER` and similar messages,
+//! `TCA_*`.
 
 use crate::action::Kind;
 use crate::lookup::Lookup;
@@ -58,7 +59,7 @@ pub enum Command {
     Qdisc(Qdisc),
     /// Actions.
     Actions(StandaloneActions),
-    /// A line for tc, if enabled ([`crate::Batch::with_foreign`]). It has no message.
+    /// A line to pass to tc, if enabled ([`crate::Batch::with_foreign`]). Such a command has no message.
     Foreign(Foreign),
 }
 
@@ -72,13 +73,13 @@ impl Command {
     /// Parses a line into this value, reusing its memory.
     ///
     /// # Errors
-    /// What tc would reject, or accepts but this crate does not support.
+    /// If tc would reject the line, or if this crate does not support it.
     pub fn parse(&mut self, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<()> {
         self.parse_with_head(words, lookup).map(drop)
     }
 
-    /// Parses a line like [`Self::parse`]; also returns the words before the handle and the classifier, and
-    /// their number.
+    /// Parses a line as [`Self::parse`] does. For a rule or chain, also returns its head, the words before
+    /// the handle and the classifier, and the number of these words.
     pub(crate) fn parse_with_head(
         &mut self,
         words: &mut Words<'_>,
@@ -157,7 +158,7 @@ impl Command {
         }
     }
 
-    /// How many of its police actions have a truncated burst ([`Police::is_cut`]).
+    /// Returns how many police actions of the command have a truncated burst ([`Police::is_cut`]).
     ///
     /// [`Police::is_cut`]: crate::action::police::Police::is_cut
     pub fn bursts_cut(&self) -> u64 {
@@ -173,7 +174,7 @@ impl Command {
         of_actions.chain(of_rule).map(|police| u64::from(police.is_cut())).sum()
     }
 
-    /// The rule, unless it is a chain or another object.
+    /// Returns the rule, unless the command is about a chain or another object.
     pub const fn rule(&self) -> Option<&Filter> {
         match self {
             Self::Filter(filter) if !filter.is_chain => Some(filter),
@@ -181,7 +182,7 @@ impl Command {
         }
     }
 
-    /// The rule, unless it is a chain or another object; mutable.
+    /// Returns a mutable reference to the rule, unless the command is about a chain or another object.
     pub(crate) const fn rule_mut(&mut self) -> Option<&mut Filter> {
         match self {
             Self::Filter(filter) if !filter.is_chain => Some(filter),
@@ -190,7 +191,7 @@ impl Command {
     }
 }
 
-/// Returns `read` if every word of the line was consumed.
+/// Returns `read` if every word of the line was consumed, and an error otherwise.
 fn at_end<T>(words: &Words<'_>, read: T) -> Read<T> {
     match words.peek() {
         None => Ok(read),

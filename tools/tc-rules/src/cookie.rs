@@ -16,12 +16,12 @@ use crate::fingerprint::{Fingerprint, Fingerprinter};
 pub struct Marker(Fingerprinter);
 
 impl Marker {
-    /// Sets the cookie that identifies the rule on its last action. Returns false, without setting it, for
-    /// kinds without a terse dump, and for rules without actions, with cookies of their own, or with actions
-    /// that may be shared.
+    /// Sets a cookie that identifies the rule on the rule's last action. Returns false without setting it if
+    /// the rule's kind has no terse dump, or if the rule has no actions, its own cookies, or actions that may
+    /// be shared.
     ///
-    /// In a batch file, a cookie applies to all actions after it, so only the last action can have a cookie
-    /// of its own.
+    /// In a batch file, a cookie applies to all actions after it, so only the last action can have a separate
+    /// cookie.
     pub fn mark(&mut self, rule: &mut Filter) -> bool {
         let may = |action: &Action| action.cookie.is_none() && action.kind.instance().index == 0;
         if !has_terse_dump(rule) || !rule.actions.iter().all(may) {
@@ -41,12 +41,13 @@ pub const fn has_terse_dump(rule: &Filter) -> bool {
     matches!(rule.classifier, Classifier::Flower(_)) && !rule.is_chain
 }
 
-/// The rule that netpolicy's cookie was created for, if this rule has such a cookie and is unchanged.
+/// Returns the rule without netpolicy's cookie, if it has such a cookie and has not changed since the cookie
+/// was created.
 pub(crate) fn without_own(rule: &Filter, maker: &mut Fingerprinter) -> Option<Filter> {
     let cookie = rule.actions.last()?.cookie?;
     let mut plain = rule.clone();
     plain.actions.last_mut()?.cookie = None;
-    // The cookie was created before the kernel chose a priority.
+    // Also try priority 0: the cookie was created before the kernel chose a priority.
     [rule.group(), Group { priority: 0, ..rule.group() }]
         .into_iter()
         .any(|group| Cookie::from(maker.of(&plain, group, false).1) == cookie)
@@ -56,7 +57,7 @@ pub(crate) fn without_own(rule: &Filter, maker: &mut Fingerprinter) -> Option<Fi
 /// The contents of a rule in a terse dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terse {
-    /// The group that it belongs to.
+    /// The group that the rule belongs to.
     pub group: Group,
     /// The Ethernet protocol, host order.
     pub protocol: u16,
@@ -64,7 +65,7 @@ pub struct Terse {
     pub handle: u32,
     /// The offload state.
     pub offload: Offload,
-    /// The cookie of its last action.
+    /// The cookie of the rule's last action.
     pub cookie: Option<Cookie>,
 }
 
@@ -196,7 +197,7 @@ mod test {
             expected(&RULE.replace("prio 1", "prio 2")).match_by_cookie(&terse_rule),
             Some(Found::Unasked)
         );
-        // A rule with a user's own cookie, and one without a cookie.
+        // The cookie does not identify a rule if it is a user's own or missing.
         let own = RULE.replace("drop", "drop cookie 11223344556677889900aabbccddeeff");
         assert_eq!(expected(&own).match_by_cookie(&terse(&rule(&own), 1, 7)), None);
         assert_eq!(expected(RULE).match_by_cookie(&terse(&rule(RULE), 1, 7)), None);

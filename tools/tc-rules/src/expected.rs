@@ -10,10 +10,11 @@ use crate::cookie::{self, Terse};
 use crate::fingerprint::{Fingerprint, Fingerprinter};
 use crate::verify;
 
-/// The range of priorities that the kernel chooses: downwards from 0xc000 or from the lowest existing one.
+/// The lowest priority that the kernel chooses. It counts downwards from 0xc000, or from the lowest existing
+/// priority above this one.
 ///
-/// Kernel: 6.18, `net/sched/cls_api.c` `tcf_auto_prio()`, and `tc_new_tfilter()`, which starts its search
-/// here.
+/// Kernel: 6.18, `net/sched/cls_api.c` `tcf_auto_prio()`, and `tc_new_tfilter()`, which starts its search at
+/// this priority.
 const CHOSEN_FROM: u16 = 0x8000;
 
 /// The identity of a rule in the kernel: priority and handle.
@@ -46,35 +47,36 @@ enum Matched {
 /// The rules that a file wants, to be compared with those in the kernel.
 #[derive(Debug, Default)]
 pub struct Expected {
-    /// By [place](place_of) and handle.
+    /// The rules with a handle, by [place](place_of) and handle.
     named: BTreeMap<(Group, u32), Named>,
-    /// By place and content; those whose priority the kernel chooses have a place with priority 0.
+    /// The rules without a handle, by place and content. Those whose priority the kernel chooses have a place
+    /// with priority 0.
     nameless: BTreeMap<(Group, Fingerprint), Vec<Nameless>>,
     /// Lines without a handle, by place and by their content without the parts that a kernel may ignore
     /// ([`crate::verify`]).
     diminished: BTreeMap<(Group, Fingerprint), Vec<u32>>,
     groups: BTreeSet<Group>,
     places: BTreeSet<Group>,
-    /// Hooks with rules of kinds without a terse dump.
+    /// Hooks with rules whose kinds have no terse dump.
     without_terse: BTreeSet<Hook>,
-    /// Lines that add what an earlier line has already added: the kernel refuses one of them.
+    /// Lines that add a rule that an earlier line has already added: the kernel refuses one of the two.
     twice: Vec<u32>,
     /// The rules matched since the mark.
     matched: Vec<Matched>,
-    /// The rules seen since the mark that are not in the file.
+    /// The rules that were dumped since the mark but are not in the file.
     unmanaged: BTreeSet<(Group, u32)>,
-    /// Lines found diminished since the mark.
+    /// Lines whose rules were found since the mark, but without parts that the kernel ignored.
     found_diminished: BTreeSet<u32>,
-    /// The rules whose priority the kernel chose: group, priority, line.
+    /// The found rules whose priority the kernel chose: group, priority, line.
     placed: Vec<(Group, u16, u32)>,
     placed_at_mark: usize,
     maker: Fingerprinter,
 }
 
-/// The result for a dumped rule.
+/// The result of comparing a dumped rule with the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The rule of this line of the file.
+    /// The rule is the one on this line of the file.
     Expected(u32),
     /// The file has a different rule with this handle, on this line.
     Different(u32),
@@ -154,7 +156,7 @@ impl Expected {
         self.diminished.retain(|(place, _), _| !gone(place));
     }
 
-    /// Sets the mark that [`Expected::back_to_mark`] returns to: at the beginning of a dump.
+    /// Sets the mark to which [`Expected::back_to_mark`] returns. To be called at the beginning of a dump.
     pub fn mark(&mut self) {
         self.matched.clear();
         self.unmanaged.clear();
@@ -183,7 +185,7 @@ impl Expected {
         self.found_diminished.clear();
     }
 
-    /// Matches a dumped rule.
+    /// Compares a dumped rule with the rules of the file.
     pub fn match_rule(&mut self, rule: &Filter) -> Found {
         let (place, _) = place_of(rule);
         if !self.is_asked(rule.group(), place) {
@@ -193,7 +195,7 @@ impl Expected {
             return found;
         }
         if rule.is_in_root() {
-            // The file may name the table by the number that the kernel assigned.
+            // The file may name the root table by the number that the kernel assigned.
             let mut by_number = rule.clone();
             by_number.set_root(0);
             if let Some(found) = self.find(&by_number) {
@@ -212,7 +214,8 @@ impl Expected {
         }
     }
 
-    /// Finds the line whose rule the kernel installed without a part of it. Returns each line once.
+    /// Finds the line whose rule the kernel installed without some part of the rule. Returns each line only
+    /// once.
     fn find_diminished(&mut self, rule: &Filter) -> Option<u32> {
         let (place, of_table) = place_of(rule);
         let places = [place, chosen(place)];
@@ -229,10 +232,11 @@ impl Expected {
         None
     }
 
-    /// Matches a rule by its cookie; returns `None` if the cookie does not identify one.
+    /// Matches a rule by its cookie; returns `None` if the cookie does not identify a rule of the file.
     ///
-    /// A cookie identifies the rule that was loaded ([`crate::Marker`]). It is replaced together with the
-    /// actions of a rule, but may survive a change of only the action by its index.
+    /// A cookie identifies the rule that was loaded ([`crate::Marker`]). The kernel replaces the cookie
+    /// together with the actions of a rule, but the cookie may remain if only the action is changed, by its
+    /// index.
     pub fn match_by_cookie(&mut self, rule: &Terse) -> Option<Found> {
         if !self.is_asked(rule.group, rule.group) {
             return Some(Found::Unasked);
@@ -268,7 +272,7 @@ impl Expected {
         self.find_chosen(place, contents, identity)
     }
 
-    /// Matches by handle and content, or by content only.
+    /// Matches a dumped rule by handle and content, or by content only.
     fn find_there(
         &mut self,
         (place, handle): (Group, u32),
@@ -287,7 +291,7 @@ impl Expected {
         if place.priority == 0 { None } else { self.match_nameless((place, content), identity) }
     }
 
-    /// Matches by content among the rules whose priority the kernel chooses.
+    /// Matches a dumped rule by content, among the rules whose priority the kernel chooses.
     fn find_chosen(
         &mut self,
         place: Group,
@@ -324,7 +328,7 @@ impl Expected {
         !self.without_terse.contains(&hook)
     }
 
-    /// The lines of the rules that were not matched, in order.
+    /// Returns the lines of the rules that were not matched, in order.
     pub fn missing(&self) -> Vec<u32> {
         let named = self.named.values().filter(|named| !named.found).map(|named| named.line);
         let nameless = self.nameless.values().flatten().filter(|nameless| nameless.found.is_none());
@@ -334,10 +338,11 @@ impl Expected {
         lines
     }
 
-    /// The lines whose rules exist but are evaluated in a different order from the file.
+    /// Returns the lines whose rules exist but are not evaluated in the order in which loading the file would
+    /// put them.
     ///
-    /// If the kernel chooses the priority, a rule precedes the existing ones: the last line is evaluated
-    /// first. The result is the smallest set of lines without which the others are in order.
+    /// If the kernel chooses the priority, a rule precedes the existing ones, so the rule of the last line is
+    /// evaluated first. The result is the smallest set of lines without which the others are in order.
     pub fn misplaced(&self) -> Vec<u32> {
         let mut placed = self.placed.clone();
         placed.sort_unstable();
@@ -349,14 +354,15 @@ impl Expected {
         lines
     }
 
-    /// The groups that the file has rules of.
+    /// Returns the groups in which the file has rules.
     pub fn groups(&self) -> impl Iterator<Item = Group> {
         self.groups.iter().copied()
     }
 }
 
-/// The place where a rule is looked up: its group or, for a u32 hash table with an explicit number and the
-/// rules in it, all groups of that qdisc and priority. The second value is whether the latter applies.
+/// Returns the place where a rule is looked up, and whether the rule is a u32 hash table with an explicit
+/// number or is in one. The place of such rules is all groups of the same qdisc and priority; the place of
+/// other rules is their group.
 ///
 /// Kernel: 6.18, `net/sched/cls_u32.c` shares the tables between all chains and both hooks of clsact.
 fn place_of(rule: &Filter) -> (Group, bool) {
@@ -378,14 +384,15 @@ const fn may_be_chosen(group: Group) -> bool {
     group.priority == 0 || group.priority >= CHOSEN_FROM
 }
 
-/// The group of rules whose priority the kernel chooses.
+/// Returns the group with priority 0, which stands for the priorities that the kernel chooses.
 const fn chosen(group: Group) -> Group {
     Group { priority: 0, ..group }
 }
 
-/// The numbers outside a longest decreasing subsequence.
+/// Returns the numbers outside a longest decreasing subsequence.
 fn not_falling(numbers: &[u32]) -> Vec<u32> {
-    // The last number of the best sequence of each length, and the predecessor of each number.
+    // The index of the last number of the best sequence of each length, and of the predecessor of each
+    // number.
     let mut ends: Vec<usize> = Vec::new();
     let mut before: Vec<Option<usize>> = vec![None; numbers.len()];
     for (at, number) in numbers.iter().enumerate() {
@@ -428,7 +435,8 @@ mod test {
         expected
     }
 
-    /// A rule as the kernel would dump it, with the values that it chose.
+    /// Returns the line's rule as the kernel would dump it, with the priority and handle that the kernel
+    /// chose.
     fn dumped(line: &str, priority: u16, handle: u32) -> Filter {
         let (_, rule) = rules(line).remove(0);
         Filter { verb: Verb::Add, priority, handle, ..rule }
@@ -439,7 +447,7 @@ mod test {
         let line = |flag, of_action| {
             rules(&format!("filter add dev d0 ingress flower {flag} action drop {of_action}\n")).remove(0).1
         };
-        // The kernel dumps the second of each pair for the first.
+        // In each of the first two pairs, the kernel dumps the second rule if the first is loaded.
         assert_eq!(line("skip_hw", "").canonical(), line("skip_hw", "skip_hw").canonical());
         assert_eq!(line("skip_sw", "").canonical(), line("skip_sw", "skip_sw").canonical());
         assert_ne!(line("", "").canonical(), line("skip_hw", "").canonical());
@@ -519,7 +527,7 @@ mod test {
         }
         file.back_to_mark();
         assert_eq!(file.missing(), [1, 2]);
-        // Matches of an earlier dump remain.
+        // Matches from before the mark remain.
         assert_eq!(file.match_rule(&dumped(A, 0xc000, 1)), Found::Expected(1));
         file.mark();
         file.back_to_mark();
@@ -551,7 +559,7 @@ mod test {
         assert_eq!(file.match_rule(&dumped_u32(marked, 0x8000_0806, 0x8000_0000)), Found::Expected(1));
     }
 
-    /// A u32 rule as in a dump, with its full handle and the root table of its priority.
+    /// Returns a u32 rule as in a dump, with its full handle and the root table of its priority.
     fn dumped_u32(line: &str, handle: u32, root: u32) -> Filter {
         let mut rule = dumped(line, 1, handle);
         if let (Classifier::U32(u32), false) = (&mut rule.classifier, handle & 0xfff == 0) {
@@ -574,7 +582,7 @@ mod test {
         assert_eq!(file.match_rule(&dumped_u32(TABLE, 0x8020_0000, root)), Found::Expected(2));
         assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8010_0800, root)), Found::Expected(1));
         assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8010_0801, root)), Found::Extra);
-        // The root table may be named by the number that the kernel assigned, or not at all.
+        // The file may name the root table by the number that the kernel assigned, or not at all.
         for handle in ["handle 801::5 u32", "handle ::5 u32", "handle ::5 u32 ht 801:"] {
             let mut file = expected(&FIRST.replace("u32 match", &format!("{handle} match")));
             assert_eq!(
@@ -603,7 +611,7 @@ mod test {
             }
             assert_eq!(file.missing(), [0_u32; 0]);
         }
-        // The contents of the root table belong to a single chain.
+        // The rules in a root table belong to a single chain.
         let mut file = expected(&of(here, "u32 match u32 1 1"));
         let elsewhere = dumped_u32(&of("ingress protocol ip", "u32 match u32 1 1"), 0x8000_0800, 0x8000_0000);
         assert_eq!(file.match_rule(&elsewhere), Found::Unasked);

@@ -1,4 +1,4 @@
-//! A digest of a rule in 16 bytes, to compare the rules of a file with those in the kernel.
+//! A 16-byte digest of a rule, to compare the rules of a file with those in the kernel.
 
 use netlink::attr::AttrBuf;
 
@@ -18,7 +18,7 @@ impl Fingerprint {
         Self(u128::from_le_bytes(bytes))
     }
 
-    /// The fingerprint of a rule with this handle, from the fingerprint without one.
+    /// Combines the fingerprint of a rule's content with this handle.
     pub(crate) fn with_handle(self, handle: u32) -> Self {
         Self(self.0 ^ u128::from(handle).wrapping_add(1).wrapping_mul(HANDLES_APART))
     }
@@ -32,8 +32,9 @@ pub struct Fingerprinter {
 }
 
 impl Fingerprinter {
-    /// The fingerprint of a rule in this group, with and without its handle. U32 hash tables and their rules
-    /// belong to priorities of several protocols, so the protocol is omitted if the rule is `of_table`.
+    /// Returns the fingerprints of a rule in this group, with and without its handle. If the rule is
+    /// `of_table`, the protocol is omitted, because u32 hash tables and their rules belong to priorities of
+    /// several protocols.
     pub fn of(&mut self, rule: &Filter, group: Group, of_table: bool) -> (Fingerprint, Fingerprint) {
         self.rule.assign(rule);
         (self.rule.hook, self.rule.chain, self.rule.priority) =
@@ -51,11 +52,11 @@ impl Fingerprinter {
     }
 }
 
-/// Spreads the bits of a handle. It is odd, so different handles stay different.
+/// The factor that spreads the bits of a handle. The factor is odd, so that different handles stay different.
 const HANDLES_APART: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
 
-/// Two rounds of FNV-1a over 64 bits with different initial values: no protection against an attacker who
-/// chooses the rules, but different rules of a file do not collide by chance.
+/// Combines two 64-bit hashes like FNV-1a with different initial values. They do not protect against an
+/// attacker who chooses the rules, but different rules of a file do not collide by chance.
 fn digest(bytes: &[u8]) -> Fingerprint {
     const PRIME: u64 = 0x0000_0100_0000_01b3;
     let (mut first, mut second) = (0xcbf2_9ce4_8422_2325_u64, 0x9e37_79b9_7f4a_7c15_u64);

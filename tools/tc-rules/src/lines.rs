@@ -22,7 +22,7 @@ pub struct Line<'a> {
     pub bytes: &'a [u8],
     /// The number of its first line in the file, from 1.
     pub number: u32,
-    /// Where joined pieces begin: the byte in `bytes`, and the line offset in the file.
+    /// The offsets in `bytes` at which the joined lines begin.
     pub joints: &'a [usize],
 }
 
@@ -118,7 +118,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// Removes the comment or the backslash; the flag says whether another line follows.
+    /// Removes the comment or the backslash; the flag says whether the next line is joined to this one.
     fn uncommented(buffer: &[u8], start: usize, end: usize) -> (usize, usize, bool) {
         let line = &buffer[start..end];
         if let Some(comment) = memchr(b'#', line) {
@@ -192,7 +192,8 @@ fn within(wanted: u8, bytes: &[u8]) -> Option<usize> {
     let (words, rest) = bytes.as_chunks::<8>();
     for (i, word) in words.iter().enumerate() {
         let differing = u64::from_le_bytes(*word) ^ (LOW * u64::from(wanted));
-        // The lowest zero byte sets its high bit in this; only bytes above it may set theirs incorrectly.
+        // In `found`, the lowest zero byte of `differing` sets its high bit; only bytes above it may set
+        // theirs incorrectly.
         let found = differing.wrapping_sub(LOW) & !differing & HIGH;
         if found != 0 {
             return Some(i * 8 + found.trailing_zeros() as usize / 8);

@@ -1,4 +1,4 @@
-//! Resolves names in rules that only the host knows.
+//! Resolves the names in rules that only the host can resolve.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub struct Pinned {
     pub id: u32,
 }
 
-/// How many devices are cached: the one that rules are attached to, and one or two that they send packets to.
+/// Number of cached devices: the one that rules are attached to, and one or two that they send packets to.
 const RECENT: usize = 3;
 
 /// A table of names, for use without a host.

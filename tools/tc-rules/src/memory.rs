@@ -29,12 +29,12 @@ pub(crate) struct Rest<'a> {
     pub(crate) head: Option<(Head, usize)>,
     /// The words, without the actions if those are cached.
     pub(crate) words: Words<'a>,
-    /// The actions at its end, if they are cached.
+    /// The actions at the line's end, if they are cached.
     pub(crate) actions: Option<&'a [Action]>,
 }
 
 impl Memory {
-    /// The line without its cached parts; `None` if nothing is cached, or it is not a plain line.
+    /// Returns the line without its cached parts, or `None` if nothing is cached or the line is not plain.
     pub(crate) fn rest<'a>(&'a self, line: &'a [u8], spans: &'a mut Spans) -> Option<Rest<'a>> {
         let head = self.head.filter(|_| line.starts_with(&self.head_text));
         let start = if head.is_some() { self.head_text.len() } else { 0 };
@@ -60,8 +60,8 @@ impl Memory {
         self.head = Some(head);
     }
 
-    /// Caches the end of a plain line; `text` starts with the blank before `action`. If it differs on each
-    /// line, the only cost is a copy of its text.
+    /// Caches the end of a plain line; `text` starts with the blank before `action`. If the end differs on
+    /// each line, the only cost is a copy of its text.
     pub(crate) fn learn_tail(&mut self, text: &[u8], actions: &[Action]) {
         if self.tail_text == text {
             self.tail.clear();

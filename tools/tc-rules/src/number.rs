@@ -150,7 +150,7 @@ pub fn mac_name(mac: &[u8]) -> String {
     parts.join(":")
 }
 
-/// An address of either family, with its bytes in front.
+/// An IPv4 or IPv6 address. Its bytes are at the start of the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The bytes; the first four of them for IPv4.

@@ -10,7 +10,7 @@ use crate::command::Filter;
 /// When actions get one counter for all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NoPercpu {
-    /// The file's flags are honoured, and the flag is added if packets are expected to match rarely.
+    /// Honours the file's flags, and adds the flag if packets are expected to match rarely.
     Auto,
     /// Always.
     Always,

@@ -138,7 +138,8 @@ impl Program {
         }
     }
 
-    /// The tc syntax; `None` for a pinned program, whose path the kernel does not store, and if there is no program.
+    /// Formats the program in tc syntax. Returns `None` for a pinned program, whose path the kernel does not
+    /// store, and if there is no program.
     pub(crate) fn words(&self) -> Option<String> {
         let Self::Classic(instructions) = self else { return None };
         let mut program = instructions.len().to_string();

@@ -22,7 +22,7 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    /// Assigns indices from this one on, which must be unused.
+    /// Assigns indices starting at `first`. These must be unused.
     pub const fn from(first: u32) -> Self {
         Self { known: BTreeMap::new(), next: first, scratch: AttrBuf::new() }
     }
@@ -32,7 +32,7 @@ impl Sharing {
         self.next = self.next.max(first);
     }
 
-    /// Assigns the actions of a rule the index of identical ones. An explicit index is kept.
+    /// Assigns each of the rule's actions the index of identical actions. An explicit index is kept.
     pub fn apply(&mut self, rule: &mut Filter) {
         for action in &mut rule.actions {
             if crate::command::index_of(&action.kind) == 0

@@ -13,10 +13,10 @@ impl<T, const N: usize> SmallVec<T, N> {
         Self { items: [const { None }; N], count: 0 }
     }
 
-    /// Adds a value; returns it if there is no room.
+    /// Adds a value.
     ///
     /// # Errors
-    /// The value, if there are `N` already.
+    /// The value, if the vector already has `N` values.
     pub fn push(&mut self, item: T) -> Result<(), T> {
         match self.items.get_mut(self.count) {
             Some(place) => {

@@ -204,7 +204,8 @@ impl TunnelOptions {
                     (*index, *direction, *hwid) =
                         (None, Some(direction.unwrap_or(0)), Some(hwid.unwrap_or(0)));
                 }
-                // The kernel accepts and dumps no other version: a missing field is 0, as in its tc syntax.
+                // The kernel accepts and dumps no other version. A missing field is 0, as in the tc syntax of
+                // the options.
                 _ => {
                     *version = Some(version.unwrap_or(0));
                     *index = Some(index.unwrap_or(0));

@@ -54,7 +54,7 @@ impl Spans {
 pub struct Wrong {
     /// The index of the word; one past the last if a word is missing.
     word: usize,
-    /// The invalid bytes within it, if not all of it is invalid.
+    /// The invalid bytes within the word, if only a part of the word is invalid.
     part: Option<(usize, usize)>,
     /// The message, in one sentence.
     message: Cow<'static, str>,
@@ -91,7 +91,7 @@ pub struct Mistake {
     pub line: u32,
     /// The first byte on that line, from 1.
     pub column: usize,
-    /// The number of bytes.
+    /// The number of invalid bytes.
     pub width: usize,
     /// The message, in one sentence.
     pub message: String,
@@ -194,14 +194,14 @@ pub fn split_plain<'a>(bytes: &'a [u8], spans: &mut Spans) -> Option<&'a str> {
     Some(text)
 }
 
-/// The word before actions.
+/// The keyword that precedes actions.
 const ACTION: &str = "action";
 
 const fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-/// How much of an invalid word is kept. A longer one is not a misspelt keyword.
+/// Maximum number of bytes of an invalid word that are kept. A longer word is not a misspelt keyword.
 const FOUND_BYTES_MAX: usize = 256;
 
 /// Maximum number of characters in a message: a word of a file may be as long as a line.
@@ -304,10 +304,10 @@ impl<'a> Words<'a> {
         self.at -= 1;
     }
 
-    /// The required argument of the last word.
+    /// Consumes and returns the required argument of the last word.
     ///
     /// # Errors
-    /// If the line ends here.
+    /// If the line ends before the argument.
     pub fn value(&mut self) -> Read<&'a str> {
         let Some(word) = self.peek() else {
             return Err(self.wrong_here(Cow::Borrowed("the line ends too early")));
@@ -359,7 +359,7 @@ impl<'a> Words<'a> {
         Box::new(Wrong { word: self.at, part: None, message: message.into(), expected: &[] })
     }
 
-    /// Creates an error: the next word is unknown.
+    /// Creates an error that says that the next word is unknown.
     #[cold]
     pub fn unknown_here(&self, expected: &'static [&'static str]) -> Box<Wrong> {
         match self.peek() {

@@ -11,8 +11,8 @@ use tc_rules::{Batch, Filter, Table};
 
 const RECORDED: &str = include_str!("golden/tc-testing.hex");
 
-/// How many lines of each of the kernel's files are supported, out of those that tc accepts; files that are
-/// absent have none.
+/// For each of the kernel's files, the number of supported lines, and of lines that tc accepts; files that
+/// are absent have no supported lines.
 const UNDERSTOOD: &str = include_str!("golden/tc-testing.understood");
 
 /// A line of one of the kernel's files, and the bytes that tc sends for it; `None` if tc refuses it.

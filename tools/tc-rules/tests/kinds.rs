@@ -212,7 +212,7 @@ fn the_name_of_pedit_may_be_there_again_before_each_change() {
     assert!(late.is_err_and(|error| error.to_string().contains("before the first")), "as tc refuses it");
 }
 
-/// Builds a line from this beginning, with one alternative for each position.
+/// Builds a line that starts with `beginning` and the kind, with one alternative for each position.
 fn line(beginning: String, kind: &str, places: Places, choices: &[usize]) -> String {
     let said = places.iter().zip(choices).map(|(place, choice)| place[choice % place.len()]);
     said.fold(
@@ -342,7 +342,8 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("action nut ingress", "nut", "nat"),
 ];
 
-/// An invalid line of a classifier, the invalid word in it, and one of the words that would have been valid.
+/// An invalid line with a classifier, the invalid word in it, and one of the words that would have been
+/// valid.
 const WRONG_CLASSIFIERS: &[(&str, &str, &str)] = &[
     ("bassic match x", "bassic", "basic"),
     ("basic mach x", "mach", "match"),

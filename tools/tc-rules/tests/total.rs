@@ -1,11 +1,11 @@
-//! The parsers of lines and dumps never panic, whatever the bytes.
+//! Tests that the parsers of lines and dumps never panic, whatever the input.
 
 use model::IfIndex;
 use proptest::prelude::*;
 use tc_rules::batch::ReadError;
 use tc_rules::{Batch, Expected, Filter, Table};
 
-/// Words of the syntax in random order: they get further than random letters.
+/// Words of the syntax: in random order, they get further into the parser than random letters.
 const WORDS: &[&str] = &[
     "filter",
     "add",

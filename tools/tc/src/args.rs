@@ -13,7 +13,7 @@ pub enum Commands {
     Tc(Tc),
 }
 
-/// The number of sending threads.
+/// The allowed numbers of sending threads.
 const WORKERS: std::ops::RangeInclusive<u8> = 1..=64;
 
 /// Load, compare and dump filter rules as batch files of tc, with a result for every line.
@@ -32,7 +32,8 @@ pub enum TcCommand {
     Diff(TcDiff),
     Dump(TcDump),
     Bench(TcBench),
-    /// Undo a load unless asked to keep it. Started by `tc load --atomic`, with the rules as its standard output.
+    /// Wait for the end of an atomic load, and undo it unless told to keep it. Started by `tc load --atomic`,
+    /// with the rules as its standard output.
     #[command(hide = true)]
     Guard,
 }
@@ -54,29 +55,30 @@ pub struct TcLoad {
     /// The file; - for standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Which actions have one counter for all CPUs instead of one per CPU: those that rarely see packets
-    /// (auto), all, or none. The default is the actions with no_percpu in their line.
+    /// Which actions get one counter for all CPUs instead of one per CPU: those of rules that rarely see
+    /// packets (auto), all (always), or none (never). By default, those whose line has no_percpu.
     #[arg(long, value_enum, value_name = "WHEN")]
     pub no_percpu: Option<Percpu>,
-    /// Share one instance of equal actions. Their rules then share counters: packets can no longer be counted
-    /// per rule.
+    /// Let equal actions share one instance. Rules that share an instance also share its counters: packets
+    /// can no longer be counted per rule.
     #[arg(long)]
     pub share_actions: bool,
-    /// Give each flower rule an identifying cookie, by which --check and tc diff recognise it without
-    /// comparing the rest: for many rules that are compared often.
+    /// Give each flower rule a cookie, by which --check and tc diff recognise the rule without comparing the
+    /// rest of it. Useful for many rules that are compared often.
     #[arg(long, conflicts_with = "share_actions")]
     pub cookies: bool,
     /// Read the file, report what it would do, and exit.
     #[arg(long)]
     pub dry_run: bool,
-    /// Compare the kernel's rules with the file instead: missing, different, extra.
+    /// Do not load: compare the kernel's rules with the file, and report those that are missing, different or
+    /// extra.
     #[arg(long, conflicts_with_all = ["dry_run", "atomic", "resume"])]
     pub check: bool,
-    /// All or nothing: the first refusal undoes the load, and so does the death of this command.
+    /// All or nothing: undo the load at the first refusal, or if this command dies.
     #[arg(long, conflicts_with_all = ["keep_going", "resume"])]
     pub atomic: bool,
-    /// Load into a new chain, and then switch the rule of this priority to it: packets meet either the rules
-    /// of the last such load or the new ones, never a mixture. Then remove the old chain.
+    /// Load into a new chain, switch the rule of this priority to that chain, and remove the old chain.
+    /// Packets meet either the rules of the previous such load or the new ones, never a mixture.
     #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u16).range(1..), conflicts_with_all = ["dry_run", "atomic", "resume", "keep_going"])]
     pub swap: Option<u16>,
     /// Continue after wrong lines and refused rules.
@@ -85,8 +87,8 @@ pub struct TcLoad {
     /// Load only the rules that the kernel lacks.
     #[arg(long)]
     pub resume: bool,
-    /// Pass lines about qdiscs and classes to the installed tc, in order: it executes each after everything
-    /// before it, and later lines wait. They are not checked beforehand.
+    /// Pass lines about qdiscs and classes to the installed tc, in the order of the file: each waits for all
+    /// earlier lines, and all later lines wait for it. They are not checked beforehand.
     #[arg(long)]
     pub with_tc: bool,
     /// The number of sending threads. Several threads are useful for flower rules on several devices, chains
@@ -95,14 +97,14 @@ pub struct TcLoad {
     pub workers: u8,
 }
 
-/// Which actions have one counter for all CPUs.
+/// Values of `--no-percpu`: which actions get one counter for all CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Percpu {
     /// Actions of rules that match few packets, or that are offloaded only.
     Auto,
-    /// All that support it.
+    /// All actions that support it.
     Always,
-    /// None, even if the file requests it.
+    /// No actions, even if the file requests it.
     Never,
 }
 
@@ -112,13 +114,13 @@ pub struct TcDiff {
     /// The file; - for standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Compare with the chain that `tc load --swap` filled, to which the rule of this priority goes.
+    /// Compare with the chain that `tc load --swap` filled and to which the rule of this priority leads.
     #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u16).range(1..))]
     pub swap: Option<u16>,
     /// The value of `tc load --no-percpu` with which the rules were loaded.
     #[arg(long, value_enum, value_name = "WHEN")]
     pub no_percpu: Option<Percpu>,
-    /// Skip lines about qdiscs and classes that netpolicy does not parse, and count them.
+    /// Skip lines about qdiscs and classes that netpolicy does not parse, and report how many were skipped.
     #[arg(long)]
     pub with_tc: bool,
 }

@@ -1,8 +1,9 @@
-//! All or nothing: a load knows what it adds before it begins, and removes it if it does not succeed. A new
-//! priority is removed as a whole, with one message. In an existing priority, every rule of the file is
-//! removed by its handle, none of which may exist beforehand. So no journal is needed, and a second process
-//! can undo the load after this one was killed. That process enters the load's namespace by an inherited
-//! descriptor: the operator's name for it may mean another one by then, or none.
+//! All-or-nothing loads: a load determines what it will add before it begins, and removes that if it does not
+//! succeed. It removes a new priority as a whole, with one message. In an existing priority, it removes every
+//! rule of the file by its handle, and none of these handles may exist beforehand. So no journal is needed,
+//! and a second process can undo the load after this one was killed. That process enters the load's namespace
+//! through an inherited descriptor, because the operator's name for the namespace may by then refer to
+//! another one, or to none.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,11 +28,11 @@ use super::survey::Survey;
 use super::swap::{Places, Swap};
 use cli::Context;
 
-/// The message to the guard that everything the load is about to add is known. Without this message, no rule
-/// was sent, and the last line may be incomplete.
+/// Tells the guard that it has the complete list of what the load is about to add. If this message is
+/// missing, no rule was sent, and the last line may be incomplete.
 const ARMED: &str = "armed";
 
-/// The message to the guard that the load may stay.
+/// Tells the guard to keep the load.
 const KEEP: &str = "keep";
 
 /// The groups of rules and chains to remove to undo a load.
@@ -41,13 +42,13 @@ pub(super) struct Undo {
     fresh: Vec<Group>,
     /// Existing priorities, from which the file's rules are removed individually.
     shared: BTreeSet<Group>,
-    /// Unused chains, each with the priority of the rule that may link to it by now. Chains without a link
-    /// are removed as a whole.
+    /// Chains that were unused before the load, each with the priority of the rule that may link to it by
+    /// now. A chain to which no rule links is removed as a whole.
     chains: Vec<Group>,
 }
 
 impl Undo {
-    /// Checks what exists before a load.
+    /// Checks what exists before a load, and determines how to undo it.
     pub(super) fn prepare(
         netns: &Netns,
         file: &BatchFile,
@@ -75,12 +76,12 @@ impl Undo {
         Ok(undo)
     }
 
-    /// The undo of a load into separate chains.
+    /// Describes how to undo a load into separate chains.
     pub(super) fn of_chains(swap: &Swap) -> Self {
         Self { chains: swap.groups(), ..Self::default() }
     }
 
-    /// Refuses a file with a rule in a shared priority that has no handle, or whose handle exists.
+    /// Refuses a file if one of its rules in a shared priority has no handle, or a handle that exists.
     fn handles_are_free(
         &self,
         netns: &Netns,
@@ -120,7 +121,7 @@ impl Undo {
         let mut taken = None;
         for hook in self.shared.iter().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
             dump::rules(netns, hook, |dumped| {
-                // A rule that is dumped again still exists.
+                // If the dump restarts, keep what was found before: a rule that is dumped again still exists.
                 if let dump::Dumped::Rule(rule) = dumped
                     && let Found::Expected(line) | Found::Different(line) = expected.match_rule(rule)
                 {
@@ -137,8 +138,8 @@ impl Undo {
         }
     }
 
-    /// Undoes the load. Returns what could not be removed and exists: removing a rule that was never loaded
-    /// fails as well.
+    /// Undoes the load. Returns what could not be removed and still exists; a failed removal of a rule that
+    /// was never loaded does not count.
     pub(super) fn undo(
         &self,
         netns: &Netns,
@@ -190,7 +191,7 @@ impl Undo {
         Ok(stuck)
     }
 
-    /// The lines in shared priorities whose handles exist in the kernel.
+    /// Returns those of the lines, all in shared priorities, whose handles still exist in the kernel.
     fn left_of(
         &self,
         lines: &BTreeSet<u32>,
@@ -221,7 +222,7 @@ impl Undo {
         Ok(left)
     }
 
-    /// One line for each priority.
+    /// Formats the groups for the guard, one line for each priority.
     fn written(&self) -> String {
         let line = |group: &Group, kind: &str| {
             let Group { hook, chain, priority } = group;
@@ -248,11 +249,11 @@ impl Undo {
     }
 }
 
-/// How long a load that must run alone waits for another one, and how often it checks.
+/// How long a load with `--atomic`, `--swap` or `--resume` waits for another one, and how often it checks.
 const TURN_WITHIN: Duration = Duration::from_secs(60);
 const TURN_ASKED_EVERY: Duration = Duration::from_millis(10);
 
-/// When a waiting load reports that it is waiting.
+/// How long a load waits before it reports that it is waiting.
 const TURN_REPORTED_AFTER: Duration = Duration::from_secs(2);
 
 /// A lock that keeps other loads from adding rules between the inspection of a namespace and the load. The
@@ -264,7 +265,8 @@ impl Turn {
     /// Waits for the lock.
     pub(super) fn take(netns: &Netns, context: &Context) -> Result<Self, Fault> {
         let failed = |error: io::Error| Fault::file("the lock of the network namespace", error);
-        // Open a separate file: reopening refers to a different lock, and duplicating to the same one.
+        // Open the namespace again: the lock belongs to the open file, so a duplicated descriptor would share
+        // it, and a reopened one has a separate lock.
         let path = format!("/proc/self/fd/{}", netns.as_fd().as_raw_fd());
         let lock =
             rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).map_err(|errno| failed(errno.into()))?;
@@ -294,7 +296,7 @@ impl Turn {
         format!("/proc/self/fd/{}", self.0.as_raw_fd())
     }
 
-    /// Whether processes started from now on inherit the descriptor, until they exit.
+    /// Sets whether processes started from now on inherit the descriptor, which they hold until they exit.
     fn is_inherited(&self, inherited: bool) -> Result<(), Fault> {
         let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
         let set = rustix::io::fcntl_setfd(&self.0, flags);
@@ -302,8 +304,8 @@ impl Turn {
     }
 }
 
-/// Whether a handle leaves the u32 table to the kernel. A rule that was added by such a handle cannot be
-/// found by it. Kernel: 6.18, `net/sched/cls_u32.c` `u32_change()` completes the handle, `u32_get()` does
+/// Whether a rule's handle leaves the u32 table to the kernel. Such a handle does not find the rule that was
+/// added with it. Kernel: 6.18, `net/sched/cls_u32.c` `u32_change()` completes the handle, `u32_get()` does
 /// not.
 const fn is_cut_short(rule: &Filter) -> bool {
     matches!(rule.classifier, Classifier::U32(_)) && rule.handle < 1 << 20
@@ -314,15 +316,15 @@ const fn is_cut_short(rule: &Filter) -> bool {
 pub(super) struct Guarded(Child);
 
 impl Guarded {
-    /// Starts the guard. It inherits the file as its standard output, to read it again if necessary, and the
-    /// namespace, whose lock this load holds.
+    /// Starts the guard. It inherits the file as its standard output, to read the rules again if necessary,
+    /// and the descriptor of the namespace, with which this load holds the lock.
     pub(super) fn start(undo: &Undo, turn: &Turn, file: &BatchFile) -> Result<Self, Fault> {
         let failed = |error| Fault::file("the guard of an atomic load", error);
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.arg("--netns").arg(turn.path());
         let rules = Stdio::from(file.handle().map_err(failed)?);
         command.args(["tc", "guard"]).stdin(Stdio::piped()).stdout(rules);
-        // Ctrl-C is for this process; the guard must survive it.
+        // Puts the guard in its own process group, so that Ctrl-C reaches only this process.
         turn.is_inherited(true)?;
         let child = command.process_group(0).spawn();
         turn.is_inherited(false)?;
@@ -335,7 +337,7 @@ impl Guarded {
         Ok(Self(child))
     }
 
-    /// Makes the guard undo the load, which this process could not; returns whether it did.
+    /// Makes the guard undo the load, because this process could not; returns whether the guard succeeded.
     pub(super) fn takes_back(mut self) -> bool {
         drop(self.0.stdin.take());
         self.0.wait().is_ok_and(|status| status.code() == Some(Exit::RolledBack.code().into()))
@@ -352,7 +354,7 @@ impl Guarded {
     }
 }
 
-/// The guard: reads what it would have to remove, and removes it unless it receives `KEEP`.
+/// Runs the guard: reads what it would have to remove, and removes it unless it receives `KEEP`.
 pub(crate) fn guard(context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     let (mut undo, mut armed, mut unknown) = (Undo::default(), false, None);
@@ -384,13 +386,13 @@ pub(crate) fn guard(context: &Context) -> Result<Exit, Fault> {
     }
 }
 
-/// The error of a load whose rules at this place could not be removed.
+/// Returns the error of a load of which these rules or chains could not be removed.
 pub(super) fn not_restored(words: impl Into<String>, stuck: &[Stuck]) -> Fault {
     let stuck = stuck.iter().map(ToString::to_string).collect();
     Fault::new(Exit::NotRestored, words.into()).leaving(HostState::NotRestored { stuck, undo: None })
 }
 
-/// The error of a load that could not be undone for this reason.
+/// Returns the error of a load that could not be undone because of `fault`.
 pub(super) fn not_taken_back(fault: Fault) -> Fault {
     let stuck = vec!["what was loaded: `netpolicy tc diff` with its file names it".to_owned()];
     Fault { exit: Exit::NotRestored, ..fault }.leaving(HostState::NotRestored { stuck, undo: None })

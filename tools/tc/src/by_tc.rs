@@ -1,8 +1,8 @@
-//! Lines for the installed tc, executed in order: everything before them is settled first, and what follows
-//! waits. One tc executes all of them. After each line, tc is given a line that it does not know, as a
-//! barrier: its error shows that the previous line is done. While it works, this process waits on the same
-//! CPU ([`SameCpu`]). tc's changes can be neither undone nor distinguished from earlier ones: `--atomic`,
-//! `--swap` and `--resume` refuse such lines.
+//! Passes lines to the installed tc, in the order of the file: earlier lines are done before such a line is
+//! passed, and later ones wait for it. One tc process executes all of them. After each line, tc is given a
+//! line that it does not know, as a barrier: its error shows that the previous line is done. While tc works,
+//! this process waits on the same CPU ([`SameCpu`]). tc's changes can be neither undone nor distinguished
+//! from earlier ones, so `--atomic`, `--swap` and `--resume` refuse such lines.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -21,7 +21,7 @@ use tc_rules::kernel::Loader;
 
 use crate::report::{RefusedLine, TcWarning};
 
-/// The maximum length of tc's message to report for each line.
+/// The maximum number of characters of tc's message to report for a line.
 const WORDS_CHARS_MAX: usize = 400;
 
 /// The maximum number of warnings to keep.
@@ -33,17 +33,18 @@ const SAID_BYTES_MAX: usize = 1 << 16;
 /// How long tc may continue after a signal.
 const GOES_ON_FOR: Duration = Duration::from_secs(2);
 
-/// The prefix of a barrier's word; its line number follows. No tc has an object of this name.
+/// The start of a barrier's word; the barrier's line number follows. No version of tc has an object of this
+/// name.
 const BARRIER: &str = "netpolicy-barrier";
 
 /// Directories to search for tc after the caller's path.
 const DIRECTORIES: [&str; 2] = ["/usr/sbin", "/sbin"];
 
-/// Lines for tc, and their results.
+/// Passes lines to tc, and keeps their results.
 #[derive(Debug)]
 pub(super) struct ByTc<'n> {
     netns: &'n Netns,
-    /// `None` if no line is for tc.
+    /// The path of tc; empty if lines for tc are not allowed.
     program: PathBuf,
     keep_going: bool,
     running: Option<Running>,
@@ -59,17 +60,17 @@ pub(super) struct ByTc<'n> {
 /// The result of a line.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
-    /// Executed, with this output.
+    /// tc executed the line and printed this output.
     Done(String),
-    /// Refused, with this message.
+    /// tc refused the line with this message.
     Refused(String),
 }
 
 impl<'n> ByTc<'n> {
-    /// Prepares for a load into this namespace. `keep_going` continues after refusals.
+    /// Prepares for a load into this namespace. With `keep_going`, later lines are executed after a refusal.
     ///
     /// # Errors
-    /// If lines may be for tc, and it is not installed.
+    /// If `wanted` is set, and tc is not installed.
     pub(super) fn new(netns: &'n Netns, wanted: bool, keep_going: bool) -> Result<Self, Fault> {
         let program = match wanted {
             true => found("tc").ok_or_else(|| {
@@ -94,10 +95,10 @@ impl<'n> ByTc<'n> {
         })
     }
 
-    /// Executes a line, once everything before it is settled.
+    /// Waits until all earlier lines are done, and then executes this one.
     ///
     /// # Errors
-    /// If sending fails.
+    /// If sending the earlier lines fails.
     pub(super) fn push(
         &mut self,
         line: u32,
@@ -119,7 +120,7 @@ impl<'n> ByTc<'n> {
             }
             Ok(Answer::Refused(words)) => self.refuse(line, &format!("tc: {words}")),
             Err(why) => {
-                // Start a new tc for the next line.
+                // The result is unknown: start a new tc for the next line.
                 self.running = None;
                 self.refuse(line, &why);
             }
@@ -130,10 +131,10 @@ impl<'n> ByTc<'n> {
         Ok(())
     }
 
-    /// Passes a line to tc, and waits until it is done.
+    /// Passes a line to tc, and waits until tc has executed it.
     ///
     /// # Errors
-    /// Why its result is unknown.
+    /// The reason why the line's result is unknown.
     fn answer(&mut self, text: &str, signals: &mut Signals) -> Result<Answer, String> {
         if self.running.is_none() {
             let started = Running::start(&self.program, self.netns);
@@ -157,19 +158,19 @@ struct Running {
     input: ChildStdin,
     said: ChildStderr,
     same_cpu: SameCpu,
-    /// The output since the last barrier.
+    /// tc's output since the last barrier.
     words: Vec<u8>,
-    /// The number of lines that tc was given, including barriers.
+    /// The number of lines passed to tc, including barriers.
     lines: u64,
 }
 
 impl Running {
     fn start(program: &Path, netns: &Netns) -> io::Result<Self> {
         let mut command = Command::new(program);
-        // Without -force it would end at the first barrier.
+        // Without -force, tc would exit at the first barrier.
         command.args(["-force", "-batch", "-"]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        // Ctrl-C is for this process.
+        // Puts tc in its own process group, so that Ctrl-C reaches only this process.
         command.process_group(0);
         let mut child = netns.run(|| command.spawn()).map_err(io::Error::other)??;
         let pipes = child.stdin.take().zip(child.stderr.take());
@@ -218,7 +219,7 @@ impl Running {
                     Ok(0) | Err(_) => return Err(self.ended()),
                     Ok(count) => {
                         self.words.extend_from_slice(&bytes[..count]);
-                        // The barrier's error comes last: keep the end.
+                        // If the output is too long, keep its end: the barrier's error comes last.
                         let surplus = self.words.len().saturating_sub(SAID_BYTES_MAX);
                         self.words.drain(..surplus);
                     }
@@ -234,7 +235,7 @@ impl Running {
         }
     }
 
-    /// Returns why tc has stopped writing.
+    /// Returns why tc has closed its standard error.
     fn ended(&mut self) -> String {
         let status = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         let words = String::from_utf8_lossy(&self.words);
@@ -245,20 +246,22 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Safe: every line has been waited for.
+        // This loses nothing: tc has answered every line.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 /// Keeps this thread on the CPU of a program while it waits for the program. Only one of the two runs at any
-/// time: on two CPUs, each turn wakes an idle CPU, which takes about as long as loading a rule.
+/// time. If they had a CPU each, every exchange would wake an idle CPU, which takes about as long as loading
+/// a rule.
 #[derive(Debug)]
 struct SameCpu {
     program: Option<Pid>,
-    /// The CPU of the program for which the thread waits.
+    /// The CPU to which the program was moved.
     at: Option<usize>,
-    /// The CPUs of this thread; `None` if the set cannot hold them, and nothing is changed.
+    /// The CPUs that this thread may use otherwise; `None` if the set cannot hold them, and then nothing is
+    /// changed.
     otherwise: Option<CpuSet>,
 }
 
@@ -293,13 +296,13 @@ impl SameCpu {
     }
 }
 
-/// tc's message about a failed line, before the line number and a newline.
+/// The start of tc's message about a failed line; the line number and a newline follow.
 const FAILED: &str = "Command failed -:";
 
-/// tc's output for a line, once it contains the error of the barrier after it, which has this line number,
-/// and the end of that error; `None` until then. The error of the previous barrier comes first, because tc
-/// prints it while this process continues. iproute2 6.1, `lib/utils.c` `do_batch()`: a command's output comes
-/// first, then `Command failed -:N`.
+/// Finds tc's output for the line before the barrier with this line number. Returns the answer and the end of
+/// the barrier's error, or `None` until that error is complete. The error of the previous barrier comes
+/// first, because tc prints it while this process continues. iproute2 6.1, `lib/utils.c` `do_batch()`: a
+/// command's output comes first, then `Command failed -:N`.
 fn answer_in(said: &[u8], barrier: u64) -> Option<(Answer, usize)> {
     let named = format!("Object \"{BARRIER}-{barrier}\"");
     let failed = |line: u64| format!("{FAILED}{line}");
@@ -331,7 +334,7 @@ fn joined<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     shortened(&words.join("; "), WORDS_CHARS_MAX).into_owned()
 }
 
-/// The program of this name.
+/// Searches `PATH`, and then `DIRECTORIES`, for the program of this name.
 fn found(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(DIRECTORIES.into_iter().map(PathBuf::from));
@@ -359,11 +362,12 @@ mod test {
         let words = Answer::Done("Warning: sch_htb: quantum is big.".to_owned());
         assert_eq!(answer(&warned), Some((words, warned.len())));
         assert_eq!(answer(barrier), Some((Answer::Done(String::new()), barrier.len())));
-        // The error of the previous barrier may arrive late; what follows belongs to the next line.
+        // The error of the previous barrier may arrive late; everything after it belongs to the next line.
         let late = format!("Command failed -:2\n{barrier}Command failed -:4\n");
         let end = late.len() - "Command failed -:4\n".len();
         assert_eq!(answer(&late), Some((Answer::Done(String::new()), end)));
-        // If the barrier's error is worded differently, only its failure is known.
+        // If the barrier's error is worded differently, its line number identifies it, and its text counts as
+        // output.
         let other = "Error: no such object.\nCommand failed -:4\n";
         let words = Answer::Done("Error: no such object.".to_owned());
         assert_eq!(answer(other), Some((words, other.len())));

@@ -54,7 +54,7 @@ pub(crate) fn run(
     Ok(if report.differs() { Exit::Pending } else { Exit::Done })
 }
 
-/// A terse dump of a hook, taken while the file was read: the kernel and netpolicy work in parallel.
+/// A terse dump of a hook, taken while the file is read, so that the kernel and netpolicy work in parallel.
 pub(super) struct Ahead {
     hook: Hook,
     watch: dump::Watch,
@@ -94,8 +94,8 @@ fn first_with_cookies(file: &BatchFile, devices: &mut Devices<'_>) -> Result<Opt
     Ok(first.flatten())
 }
 
-/// The expected rules of a file's lines, with their counters. Wrong lines expect nothing, and are reported in
-/// the survey.
+/// Returns the rules that the kernel should have according to a file, with the requested kind of counters.
+/// Wrong lines add no rule, and are recorded in the survey.
 pub(super) fn expected(
     file: &BatchFile,
     devices: &mut Devices<'_>,
@@ -127,14 +127,15 @@ pub(super) fn expected(
     Ok(expected)
 }
 
-/// How often to repeat the dump of a hook whose rules changed meanwhile.
+/// The maximum number of dumps of a hook whose rules keep changing during the dump.
 const LOOKS_MAX: usize = 8;
 
 /// The maximum number of rules without a known cookie to query individually; with more, all are dumped.
 const UNMANAGED_MAX: usize = 1000;
 
-/// Removes the rules of a hook from the list of missing ones. A hook that does not exist has no rules. If
-/// rules change during the dump, the dump is repeated; if they keep changing, the report says so.
+/// Dumps the rules of a hook, and removes them from the list of missing ones. A hook that does not exist has
+/// no rules. If rules change during the dump, the dump is repeated; if they keep changing, the report says
+/// so.
 pub(super) fn match_rules(
     netns: &Netns,
     hook: Hook,
@@ -182,8 +183,8 @@ pub(super) fn match_rules(
     Ok(())
 }
 
-/// Removes rules from the list by their cookies, and compares in full only rules without a known cookie.
-/// Returns false if there are too many of those.
+/// Matches dumped rules by their cookies, and compares in full only rules without a known cookie. Returns
+/// false if there are too many rules without one.
 fn match_by_cookie(
     netns: &Netns,
     rules: &[Terse],
@@ -203,7 +204,7 @@ fn match_by_cookie(
         match dump::whole(netns, unmanaged) {
             Ok(Some(rule)) => report.count(&rule, expected.match_rule(&rule), devices),
             Ok(None) => report.unknown += 1,
-            // The rule was removed during the comparison, which is detected elsewhere.
+            // The rule was removed during the comparison. The caller notices such changes.
             Err(error) if error.is_absent() => {}
             Err(error) => return Err(error.into()),
         }

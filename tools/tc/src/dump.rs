@@ -14,12 +14,12 @@ use crate::args::TcDump;
 use crate::report::DumpReport;
 use cli::Context;
 
-/// The parent that denotes the root of a device, which has no rules, and the half of a parent that identifies
-/// the qdisc.
+/// The parent that denotes the root of a device (the root has no rules), and the bits of a parent that
+/// identify the qdisc.
 const ROOT: u32 = u32::MAX;
 const MAJOR: u32 = 0xffff_0000;
 
-/// Prints all requested rules; exits with 1 if one cannot be expressed.
+/// Prints all requested rules; the exit code is 1 if a rule cannot be expressed as a batch line.
 pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     let mut devices = Devices::of(&netns);
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> 
     if arguments.qdisc {
         report.lines.extend(asked.qdiscs.iter().map(|qdisc| qdisc.words(&mut devices)));
     }
-    // A rule may link to any chain or table, whatever its position.
+    // Print chains and tables first: a rule may link to any of them, whatever its position.
     for part in [lines.chains, lines.tables, lines.rules] {
         report.lines.extend(part);
     }
@@ -62,11 +62,11 @@ pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> 
 
 /// The request.
 struct Asked {
-    /// Each hook once, even if devices share a block.
+    /// The hooks to dump: each once, even if devices share a block.
     hooks: Vec<Hook>,
-    /// The qdiscs of these rules.
+    /// The qdiscs to which these rules are attached.
     qdiscs: Vec<Qdisc>,
-    /// The reason why a place has no rules.
+    /// The reason why the requested place has no rules.
     nothing: Option<String>,
 }
 
@@ -111,8 +111,8 @@ impl Asked {
     }
 }
 
-/// The hooks of these qdiscs and of the other qdiscs that share a block with them: hooks that share a block
-/// are one.
+/// Returns the hooks of these qdiscs and of the other qdiscs that share a block with them. Hooks that share a
+/// block count as one.
 fn hooks(qdiscs: &[Qdisc], others: Vec<Hook>) -> Vec<Hook> {
     let mut hooks = Vec::new();
     for qdisc in qdiscs {
@@ -126,7 +126,7 @@ fn hooks(qdiscs: &[Qdisc], others: Vec<Hook>) -> Vec<Hook> {
     hooks
 }
 
-/// The location of a parent's rules: the device, or the block that it shares.
+/// Returns the hook at which a parent's rules are: the device's or, if it shares a block, the block's.
 fn hook(qdisc: &Qdisc, parent: u32) -> Hook {
     let block = match parent {
         command::INGRESS => qdisc.ingress_block,
@@ -142,16 +142,16 @@ fn hook(qdisc: &Qdisc, parent: u32) -> Hook {
 /// The lines of a dump.
 #[derive(Default)]
 struct Lines {
-    /// Chains with a template, or without rules yet: other chains are created by their rules.
+    /// Lines for chains that have a template, or no rules yet. Other chains are created by their rules.
     chains: Vec<String>,
-    /// Hash tables of u32.
+    /// Lines that create the hash tables of u32.
     tables: Vec<String>,
     rules: Vec<String>,
     /// The number of rules and chains skipped because no batch syntax exists for them.
     left_out: usize,
     /// How many of the skipped rules redirect to a removed device.
     lost: usize,
-    /// Qdiscs of rules that netpolicy's batch lines cannot create.
+    /// Qdiscs that have rules, but that netpolicy's batch lines cannot create.
     unmade: BTreeSet<String>,
 }
 
@@ -178,8 +178,8 @@ impl Lines {
                 }
             };
             used.insert(rule.chain.unwrap_or(0));
-            // The kernel reports this handle for every rule of a bucket whose number it lacks: it identifies
-            // none of them.
+            // The kernel gives this handle to every rule for which the bucket has no number left: the handle
+            // identifies none of them, so omit it.
             let words = if is_without_number(rule) {
                 Filter { handle: 0, ..rule.clone() }.line(devices)
             } else {
@@ -226,7 +226,8 @@ impl Lines {
     }
 }
 
-/// Whether a u32 rule has the last number of a bucket. Kernel: 6.18, `net/sched/cls_u32.c` `gen_new_kid()`.
+/// Whether a u32 rule has the last number of a bucket, which the kernel uses again when no other is left.
+/// Kernel: 6.18, `net/sched/cls_u32.c` `gen_new_kid()`.
 const fn is_without_number(rule: &Filter) -> bool {
     matches!(rule.classifier, Classifier::U32(_)) && rule.handle & 0xfff == 0xfff
 }

@@ -12,16 +12,18 @@ use session::{Exit, Fault};
 use tc_rules::batch::ReadError;
 use tc_rules::{Batch, Command, Listings, Lookup};
 
-/// How many bytes are kept of an input that can only be read once: standard input, a pipe, a FIFO, a device.
+/// The maximum number of bytes to keep of an input that can only be read once: standard input, a pipe, a
+/// FIFO, a device.
 const SPOOLED_BYTES_MAX: u64 = 1 << 30;
 
 /// How long to wait for the writer of a FIFO.
 const WRITER_SECONDS: i64 = 10;
 
-/// A shorter file is read by one thread: starting another one takes as long as reading this much.
+/// One thread reads a file that is shorter than this: starting another thread takes as long as reading this
+/// much.
 const HALVED_BYTES_MIN: u64 = 256 * 1024;
 
-/// How far to search for the end of a line.
+/// How many bytes after the middle of a file to search for the end of a line.
 const MIDDLE_BYTES: usize = 4096;
 
 /// A batch file. It stays open, so that every read is of the same file, even if its name is reused.
@@ -30,7 +32,7 @@ pub(super) struct BatchFile {
     name: String,
     file: File,
     length: u64,
-    /// Whether lines that only tc understands are commands.
+    /// Whether lines that only tc understands are accepted as commands.
     with_tc: bool,
 }
 
@@ -52,8 +54,8 @@ impl Read for Part<'_> {
 }
 
 impl BatchFile {
-    /// The file with this name; - is standard input. Anything but a regular file is read now, completely, and
-    /// kept.
+    /// Opens the file with this name; - is standard input. Anything but a regular file is read completely
+    /// now, and kept.
     pub(super) fn named(path: &Path) -> Result<Self, Fault> {
         if path == Path::new("-") {
             return Self::spooled("-".to_owned(), Path::new("standard input"), io::stdin().lock());
@@ -68,7 +70,7 @@ impl BatchFile {
         }
     }
 
-    /// The file that a process inherited as its standard output, opened for reading.
+    /// Returns the file that this process inherited as its standard output, for reading.
     pub(super) fn inherited() -> Result<Self, Fault> {
         const NAME: &str = "the rules of the load";
         let failed = |error| Fault::file(NAME, error);
@@ -97,17 +99,17 @@ impl BatchFile {
         Self { with_tc, ..self }
     }
 
-    /// The name, for people.
+    /// The file's name, for messages.
     pub(super) fn name(&self) -> String {
         self.name.clone()
     }
 
-    /// The length when it was opened.
+    /// The file's length when it was opened.
     pub(super) const fn length(&self) -> u64 {
         self.length
     }
 
-    /// A handle of the file for another process.
+    /// Returns a handle of the file to pass to another process.
     pub(super) fn handle(&self) -> io::Result<File> {
         self.file.try_clone()
     }
@@ -117,7 +119,7 @@ impl BatchFile {
         self.commands_of(0, u64::MAX)
     }
 
-    /// Iterates over the commands in this many bytes from this offset, at which a line begins.
+    /// Iterates over the commands in `length` bytes from the offset `start`, at which a line begins.
     pub(super) fn commands_of(&self, start: u64, length: u64) -> Batch<Box<dyn Read + '_>> {
         let part: Box<dyn Read + '_> = Box::new(Part { file: &self.file, at: start, left: length });
         Batch::new(part).with_foreign(self.with_tc)
@@ -136,7 +138,8 @@ impl BatchFile {
         Some(near + u64::try_from(end).ok()? + 2)
     }
 
-    /// Passes each command with its line, and wrong lines to `wrong`. Returns the lines that only list rules.
+    /// Passes each command with its line to `command`, and each wrong line to `wrong`. Returns the lines that
+    /// only list rules.
     pub(super) fn each(
         &self,
         lookup: &mut dyn Lookup,
@@ -148,7 +151,7 @@ impl BatchFile {
         Ok(batch.listings())
     }
 
-    /// Passes the commands of a part of the file in the same way.
+    /// Passes the commands and wrong lines of a part of the file, as `each` does for the whole file.
     pub(super) fn each_of(
         &self,
         batch: &mut Batch<Box<dyn Read + '_>>,

@@ -55,7 +55,7 @@ fn schema() -> serde_json::Value {
     )
 }
 
-/// Runs one of the commands about rules.
+/// Runs the requested subcommand of `tc`.
 fn run(Commands::Tc(arguments): &Commands, context: &Context) -> Result<Exit, Fault> {
     match &arguments.command {
         TcCommand::Load(arguments) if arguments.check => {

@@ -87,10 +87,10 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     }
 }
 
-/// The exit code and the reason of an all-or-nothing load that must be undone.
+/// Why an all-or-nothing load must be undone: its exit code, and the reason in words.
 type Failed = (Exit, &'static str);
 
-/// The failure while the rules were sent, if any.
+/// Returns what failed while the rules were sent, if anything.
 fn failure(loaded: &Result<LoadReport, Fault>) -> Option<Failed> {
     match loaded {
         Err(_) => Some((Exit::RolledBack, "the rule could not be loaded")),
@@ -113,7 +113,7 @@ struct Transaction<'a> {
 }
 
 impl Transaction<'_> {
-    /// Lets the rule of a swap lead to the new chain.
+    /// Switches the rule of a swap to the new chain. Returns the failure, if any.
     fn switch(&self, swap: &Swap, report: &mut LoadReport) -> Option<Failed> {
         match swap.switch(self.netns) {
             Err(fault) => {
@@ -123,7 +123,7 @@ impl Transaction<'_> {
             Ok(Some(refused)) => {
                 let words = "the rule that leads to the new chain was refused";
                 self.context.console.say(&format!("{words}: {}", refused.cause()));
-                // The kernel lacks the classifier or the action.
+                // `is_unknown` means that the kernel lacks the classifier or the action.
                 Some(match refused.refusal.is_unknown() {
                     true => (Exit::Unsupported, "--swap needs the classifier flower and the action gact"),
                     false => (Exit::RolledBack, words),
@@ -136,7 +136,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Removes what a failed load added. Returns the fault, which says whether that succeeded.
+    /// Removes what a failed load added. Returns the load's fault, which says whether the removal succeeded.
     fn take_back(
         self,
         (exit, why): Failed,
@@ -210,7 +210,7 @@ impl Transaction<'_> {
     }
 }
 
-/// Reports what a file would do.
+/// Reports what loading a file would do.
 fn dry_run(survey: &Survey, file: &BatchFile, arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> {
     if !arguments.keep_going {
         survey.refused(&file.name(), context)?;
@@ -232,13 +232,13 @@ struct Load<'a> {
     encoded: Option<Encoder>,
     /// The last encoded line.
     encoded_to: u32,
-    /// Whether the encoded commands are the whole file.
+    /// Whether the whole file is encoded.
     whole: bool,
     /// Notes on the rules, in addition to their results.
     notes: LoadNotes,
     /// Descriptors that encoded rules refer to, which must stay open until they are sent.
     open: Option<Devices<'a>>,
-    /// The target chains of rules.
+    /// The chains into which rules are put.
     places: Places,
     /// Whether lines are sent as they are first read.
     streaming: bool,
@@ -281,7 +281,7 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Takes over a reading, and returns its survey.
+    /// Takes over what was encoded while the file was read, and returns the survey.
     fn take(&mut self, reading: Reading<'a>) -> Survey {
         let Reading { survey, encoded, encoded_to, whole, notes, devices, .. } = reading;
         (self.encoded, self.encoded_to, self.whole) = (encoded, encoded_to, whole);
@@ -302,7 +302,7 @@ impl<'a> Load<'a> {
         self.send(missing.as_ref(), survey, devices, began).map_err(|fault| fault.leaving(HostState::Unknown))
     }
 
-    /// Sends everything, or what is missing.
+    /// Sends the whole file or, with `missing`, only what the kernel lacks.
     fn send(
         mut self,
         missing: Option<&BTreeSet<u32>>,
@@ -424,7 +424,7 @@ impl<'a> Load<'a> {
                 ),
             ));
         }
-        // By now, a wrong line has either ended the load or is to be skipped.
+        // Ignore wrong lines: either they have ended the load before, or they are to be skipped.
         let (mut again, percpu) = (Survey::default(), percpu(self.arguments.no_percpu));
         let mut expected = expected(self.file, devices, &mut again, &self.places, percpu, |_| true)?;
         let mut found = DiffReport::default();
@@ -440,7 +440,7 @@ impl<'a> Load<'a> {
         Ok(expected.missing().into_iter().collect())
     }
 
-    /// The number of lines after the last one read, which were not sent.
+    /// Returns the lines after the last one that was read. They were not sent.
     fn unread(&self, last: u32, survey: &mut Survey, devices: &mut Devices<'_>) -> Result<Vec<u32>, Fault> {
         let (mut not_sent, mut mistakes) = (Vec::new(), Survey::default());
         self.file.each(
@@ -465,7 +465,8 @@ impl<'a> Load<'a> {
         Ok(not_sent)
     }
 
-    /// Creates the report; a dump settles every lost answer.
+    /// Creates the report. If the kernel's answer to a command was lost, a dump shows whether its rule
+    /// exists.
     fn report(
         &self,
         account: Account,

@@ -14,13 +14,13 @@ pub(super) struct Stuck {
 }
 
 impl Stuck {
-    /// All rules of a priority, or of a chain.
+    /// Records that the rules of a priority, or of a chain, could not be removed.
     pub(super) fn group(group: &Group, cause: Cause, devices: &mut Devices<'_>) -> Self {
         Self { what: place(group, devices), cause }
     }
 }
 
-/// A place for rules: device and hook or block, chain and priority, as far as given.
+/// Describes a place for rules: device and hook or block, chain and priority, as far as given.
 pub(super) fn place(group: &Group, devices: &mut Devices<'_>) -> String {
     let Group { hook, chain, priority } = group;
     let mut what = match (hook.block, devices.name_of(hook.device)) {

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use cli::Console;
 
-/// The duration below which a load shows no progress.
+/// How long a load runs before it shows its progress.
 const QUIET_FOR: Duration = Duration::from_secs(2);
 
 /// The refresh interval.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// Shows rate and time left on standard error, if that is a terminal.
+/// Shows the rate and the remaining time of a load on standard error, if standard error is a terminal.
 #[derive(Debug)]
 pub(super) struct Progress<'a> {
     console: &'a Console,
@@ -21,13 +21,13 @@ pub(super) struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Starts now, for a file of this many bytes.
+    /// Starts to measure the progress of a load whose file has `length` bytes.
     pub(super) fn new(console: &'a Console, length: Option<u64>) -> Self {
         let began = Instant::now();
         Self { console, began, next: began + QUIET_FOR, length, shown: false }
     }
 
-    /// Updates the progress: the number of rules with a result, and of bytes read.
+    /// Updates the progress: `settled` rules have a result, and `bytes` bytes were read.
     pub(super) fn at(&mut self, settled: u64, bytes: u64) {
         let now = Instant::now();
         if now < self.next {

@@ -16,17 +16,17 @@ use super::survey::Survey;
 /// valid; anything beyond is read twice.
 const HELD_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
-/// A file that was read.
+/// The result of reading a file.
 #[derive(Debug, Default)]
 pub(super) struct Reading<'n> {
     pub(super) survey: Survey,
-    /// The commands up to a line.
+    /// The encoded commands, up to the line `encoded_to`.
     pub(super) encoded: Option<Encoder>,
     /// The last line whose command is encoded.
     pub(super) encoded_to: u32,
-    /// Whether that line is the last command.
+    /// Whether `encoded_to` is the line of the file's last command.
     pub(super) whole: bool,
-    /// The counts of the encoded rules.
+    /// Notes on the encoded rules, such as how many have cookies.
     pub(super) notes: LoadNotes,
     /// Descriptors that encoded rules refer to, which must stay open until they are sent.
     pub(super) devices: Option<Devices<'n>>,
@@ -116,7 +116,7 @@ fn part<'n>(
 }
 
 impl<'n> Reading<'n> {
-    /// A file of which nothing is encoded.
+    /// Creates a reading of which only the survey exists, without encoded commands.
     pub(super) fn of(survey: Survey) -> Self {
         Self { survey, ..Self::default() }
     }

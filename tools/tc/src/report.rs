@@ -29,9 +29,9 @@ pub(crate) struct SurveyReport {
     pub(crate) rules: u64,
     /// The number of combinations of hook, chain and priority.
     pub(crate) groups: usize,
-    /// Lines for the installed tc, about which nothing is known beforehand (`--with-tc`).
+    /// The number of lines for the installed tc, which netpolicy does not check beforehand (`--with-tc`).
     pub(crate) for_tc: u64,
-    /// Lines that are wrong.
+    /// The number of wrong lines.
     pub(crate) wrong: usize,
     /// The first of the wrong lines.
     pub(crate) wrong_lines: Vec<WrongLine>,
@@ -40,9 +40,9 @@ pub(crate) struct SurveyReport {
 /// A wrong line.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct WrongLine {
-    /// The line of the file.
+    /// The line's number in the file.
     pub(crate) line: u32,
-    /// The first wrong byte on it, from 1.
+    /// The position of the first wrong byte in the line, from 1.
     pub(crate) column: usize,
     /// The error.
     pub(crate) words: String,
@@ -65,7 +65,7 @@ impl Report for SurveyReport {
     }
 }
 
-/// A count with its noun, in words.
+/// Formats a number with its noun.
 fn count_of(number: u64, what: &str) -> String {
     count(usize::try_from(number).unwrap_or(usize::MAX), what)
 }
@@ -73,21 +73,21 @@ fn count_of(number: u64, what: &str) -> String {
 /// A refusal.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct RefusedLine {
-    /// The line of the file.
+    /// The line's number in the file.
     pub(crate) line: u32,
-    /// The errno; 0 if the installed tc refused it.
+    /// The errno of the refusal; 0 if the installed tc refused the line.
     pub(crate) errno: i32,
     /// Whether the line was refused for lack of permission, as `errno` implies.
     #[serde(skip)]
     pub(crate) is_denied: bool,
-    /// The kernel's message, with the errno's name; or tc's.
+    /// The kernel's message with the name of the errno, or tc's message.
     pub(crate) words: String,
 }
 
 /// A message of the installed tc about a line that succeeded.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct TcWarning {
-    /// The line of the file.
+    /// The line's number in the file.
     pub(crate) line: u32,
     /// tc's words.
     pub(crate) words: String,
@@ -98,46 +98,46 @@ pub(crate) struct TcWarning {
 pub(crate) struct LoadReport {
     /// The file.
     pub(crate) file: String,
-    /// All commands, including wrong ones.
+    /// The number of all commands, including wrong ones.
     pub(crate) commands: u64,
-    /// Commands that the kernel accepted.
+    /// The number of commands that the kernel accepted.
     pub(crate) loaded: u64,
     /// Commands that the kernel refused.
     pub(crate) refused: Vec<RefusedLine>,
     /// Lines that were not sent, because an earlier one was refused.
     pub(crate) not_sent: Vec<u32>,
-    /// Lines whose answers were lost and whose rules are not in a dump.
+    /// Lines to which the kernel's answers were lost, and whose rules a dump does not contain.
     pub(crate) not_loaded: Vec<u32>,
-    /// The number of lost answers settled by a dump.
+    /// The number of commands whose answers were lost, and whose results come from a dump instead.
     pub(crate) settled_by_dump: usize,
-    /// Rules that already existed (`--resume`).
+    /// The number of rules that already existed (`--resume`).
     pub(crate) skipped: u64,
-    /// Wrong lines that were skipped (`--keep-going`).
+    /// The number of wrong lines that were skipped (`--keep-going`).
     pub(crate) wrong: usize,
     /// The first of the wrong lines.
     pub(crate) wrong_lines: Vec<WrongLine>,
     /// Whether a signal stopped the load.
     pub(crate) interrupted: bool,
-    /// Whether everything was undone (`--atomic`, `--swap`).
+    /// Whether the whole load was undone (`--atomic`, `--swap`).
     pub(crate) undone: bool,
     /// The chains now in force (`--swap`).
     pub(crate) chains: Vec<u32>,
-    /// Loaded lines that the installed tc executed (`--with-tc`).
+    /// The number of loaded lines that the installed tc executed (`--with-tc`).
     pub(crate) by_tc: u64,
     /// Messages of the installed tc about lines that succeeded.
     pub(crate) warnings: Vec<TcWarning>,
     /// The number of different actions that were shared (`--share-actions`).
     pub(crate) shared_actions: usize,
-    /// Rules sent with an identifying cookie (`--cookies`).
+    /// The number of rules sent with an identifying cookie (`--cookies`).
     pub(crate) cookies: u64,
-    /// Actions that request one counter for all CPUs but get one per CPU, by kind: such kinds ignore the
-    /// flag, although dumps show it.
+    /// By kind, the number of actions that request one counter for all CPUs but get one per CPU. These kinds
+    /// ignore the flag, although dumps show it.
     pub(crate) counters_anyway: BTreeMap<&'static str, u64>,
-    /// Police actions whose burst exceeds the kernel's field at their rate.
+    /// The number of police actions whose burst, at their rate, is too large for the kernel's field.
     pub(crate) bursts_cut: u64,
     /// The duration.
     pub(crate) seconds: f64,
-    /// Commands that the kernel accepted per second.
+    /// How many commands the kernel accepted per second.
     pub(crate) rate: f64,
 }
 
@@ -235,22 +235,22 @@ impl Report for LoadReport {
 pub(crate) struct DiffReport {
     /// The file.
     pub(crate) file: String,
-    /// Rules equal to the file's.
+    /// The number of rules in the kernel that are equal to the file's.
     pub(crate) same: u64,
-    /// Lines whose rule does not exist.
+    /// Lines whose rule the kernel lacks.
     pub(crate) missing: Vec<u32>,
-    /// Lines whose handle exists with another rule.
+    /// Lines whose handle belongs to a different rule in the kernel.
     pub(crate) different: Vec<u32>,
     /// Lines whose rule exists but is evaluated in another order than in the file, if the kernel chose the
     /// priority.
     pub(crate) misplaced: Vec<u32>,
-    /// Rules in the file's priorities that are not in the file.
+    /// The number of the kernel's rules in the file's priorities that are not in the file.
     pub(crate) extra: u64,
     /// The first of the extra rules, as lines that would add them.
     pub(crate) extra_rules: Vec<String>,
     /// Lines about qdiscs and classes that were not compared (`--with-tc`).
     pub(crate) not_compared: u64,
-    /// Rules of unknown kinds.
+    /// The number of rules whose kind netpolicy does not know.
     pub(crate) unknown: u64,
     /// Rules of the file that were recognised by their cookies, without comparing their other attributes.
     pub(crate) by_cookie: u64,
@@ -264,7 +264,8 @@ pub(crate) struct DiffReport {
     pub(crate) seconds: f64,
 }
 
-/// A rule that redirects to a removed device and therefore cannot be expressed: its match, and a note.
+/// Describes a rule that redirects to a removed device and therefore has no batch line: its match, and a
+/// note.
 fn lost_device(rule: &Filter, lookup: &mut dyn Lookup) -> Option<String> {
     let words = Filter { actions: Vec::new(), ..rule.clone() }.words(lookup)?;
     Some(format!("{words} action mirred to a device that no longer exists"))
@@ -334,7 +335,7 @@ impl DiffReport {
         DiffCounts { same, different, extra, extra_rules, unknown, by_cookie, in_hardware, not_in_hardware }
     }
 
-    /// Discards the counts since these, which [`Self::counts`] returned.
+    /// Discards everything counted since `before`, which [`Self::counts`] returned.
     pub(crate) fn count_again(&mut self, before: DiffCounts) {
         let DiffCounts { same, different, extra, extra_rules, .. } = before;
         let DiffCounts { unknown, by_cookie, in_hardware, not_in_hardware, .. } = before;
@@ -344,7 +345,7 @@ impl DiffReport {
         (self.in_hardware, self.not_in_hardware) = (in_hardware, not_in_hardware);
     }
 
-    /// Adds what is still missing after all dumps.
+    /// Adds the lines whose rules are still missing after all dumps.
     pub(crate) fn settle(&mut self, expected: &Expected) {
         self.different.sort_unstable();
         self.missing = expected.missing();
@@ -413,7 +414,7 @@ fn more(page: &mut Page, all: usize, what: &str) {
 pub(crate) struct DumpReport {
     /// The lines of the batch file, in order.
     pub(crate) lines: Vec<String>,
-    /// The number of rules that cannot be expressed and were skipped.
+    /// The number of rules that were skipped because they cannot be expressed as batch lines.
     pub(crate) left_out: usize,
 }
 

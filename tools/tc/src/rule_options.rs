@@ -10,7 +10,7 @@ use tc_rules::{Action, Command, Marker, NoPercpu, Sharing, Verb, percpu};
 
 use crate::args::{Percpu, TcLoad};
 
-/// The counters that the command line requests.
+/// Returns the kind of counters that the command line requests.
 pub(super) const fn percpu(wanted: Option<Percpu>) -> NoPercpu {
     match wanted {
         None => NoPercpu::AsWritten,
@@ -31,7 +31,7 @@ pub(super) struct RuleOptions<'n> {
     sharing: Option<Mutex<Shares>>,
 }
 
-/// The instances of a load.
+/// The action instances that the rules of a load share.
 #[derive(Debug)]
 struct Shares {
     sharing: Sharing,
@@ -40,7 +40,7 @@ struct Shares {
 }
 
 impl<'n> RuleOptions<'n> {
-    /// The options of the command line.
+    /// Creates the options that the command line requests.
     pub(super) fn of(arguments: &TcLoad, netns: &'n Netns) -> Self {
         let percpu = percpu(arguments.no_percpu);
         let shares = || Mutex::new(Shares { sharing: Sharing::from(0), looked_at: BTreeSet::new() });
@@ -60,7 +60,8 @@ impl<'n> RuleOptions<'n> {
 #[derive(Debug)]
 pub(super) struct Fitter<'w> {
     options: &'w RuleOptions<'w>,
-    /// The actions of the previous rule, before and after sharing: usually the next rule has the same.
+    /// The actions of the previous rule, before and after sharing: the next rule usually has the same
+    /// actions.
     plain: Vec<Action>,
     shared: Vec<Action>,
     marker: Marker,
@@ -70,11 +71,13 @@ pub(super) struct Fitter<'w> {
 /// Notes of a load on its rules, in addition to their results.
 #[derive(Debug, Default)]
 pub(super) struct LoadNotes {
-    /// Actions that request one counter for all CPUs, of kinds that ignore the flag.
+    /// By kind, the number of actions that request one counter for all CPUs although their kind ignores the
+    /// flag.
     pub(super) ignored_flags: BTreeMap<&'static str, u64>,
     /// The number of rules with a cookie.
     pub(super) cookies: u64,
-    /// Police actions whose burst exceeds the kernel's format and is sent as its maximum.
+    /// The number of police actions whose burst is too large for the kernel's field, and is sent as the
+    /// maximum.
     pub(super) bursts_cut: u64,
 }
 
@@ -130,7 +133,7 @@ impl<'w> Fitter<'w> {
         Ok(())
     }
 
-    /// The counts of these rules.
+    /// Returns the notes on the rules of this thread.
     pub(super) fn notes(self) -> LoadNotes {
         self.notes
     }

@@ -75,7 +75,8 @@ impl Survey {
         self.left_out().into_iter().chain(self.many_of_bpf()).chain(self.deep(devices))
     }
 
-    /// The longest list of u32 rules with which a packet is compared, if it is long, and its place.
+    /// Describes the longest list of u32 rules with which one packet is compared, and its place, if the list
+    /// is long.
     fn deep(&self, devices: &mut Devices<'_>) -> Option<String> {
         let (group, bucket, rules) =
             self.buckets.deepest().filter(|(.., rules)| *rules > BUCKET_RULES_MANY)?;
@@ -90,7 +91,7 @@ impl Survey {
         ))
     }
 
-    /// A warning that the file's bpf rules must not be removed at once, if there are too many.
+    /// Warns that the file's bpf rules must not all be removed at the same time, if there are many.
     fn many_of_bpf(&self) -> Option<String> {
         (self.bpf > BPF_RULES_MANY).then(|| {
             format!(
@@ -100,7 +101,7 @@ impl Survey {
         })
     }
 
-    /// A note that lines which only list rules were skipped, if there are any.
+    /// Notes that lines were skipped because they only list rules, if there are such lines.
     pub(super) fn left_out(&self) -> Option<String> {
         let Listings { count, first } = self.listings;
         let lines = match count {
@@ -125,7 +126,7 @@ impl Survey {
         }
     }
 
-    /// Appends the survey of a later part, which follows this many lines.
+    /// Appends the survey of a later part, before which the file has `lines` lines.
     pub(super) fn append(&mut self, later: Self, lines: u32) {
         let shifted = |line: u32| line.saturating_add(lines);
         let Self { commands, rules, groups, wrong, irreversible, removes, mistakes, last: _, .. } = later;
@@ -151,7 +152,7 @@ impl Survey {
         self.groups.iter().map(|group| group.hook).collect()
     }
 
-    /// The error of a file of this name with wrong lines.
+    /// Returns the error for the wrong lines of the file with this name, if it has any.
     pub(super) fn mistaken(&self, file: &str) -> Option<Fault> {
         if self.mistakes.is_empty() {
             return None;
@@ -165,7 +166,7 @@ impl Survey {
         Some(Fault::new(Exit::Usage, format!("{}{more}", Mistakes(drawn))))
     }
 
-    /// The error of a file that is not processed further; the JSON report lists all wrong lines.
+    /// Returns an error if the file has wrong lines; for programs, also prints a report that lists them.
     pub(super) fn refused(&self, file: &str, context: &Context) -> Result<(), Fault> {
         let Some(fault) = self.mistaken(file) else { return Ok(()) };
         if context.console.is_for_programs() {
@@ -174,7 +175,7 @@ impl Survey {
         Err(fault)
     }
 
-    /// The survey as data.
+    /// Returns the survey as the data of `tc load --dry-run`.
     pub(super) fn report(&self, file: &str) -> SurveyReport {
         let Self { commands, rules, wrong, for_tc, .. } = *self;
         let (file, groups) = (file.to_owned(), self.groups.len());
@@ -196,10 +197,11 @@ impl Survey {
 /// The number of u32 rules per bucket above which a warning is printed.
 const BUCKET_RULES_MANY: u32 = 1000;
 
-/// How many bpf rules can safely be removed at once: well below the number that has stopped a kernel.
+/// The number of bpf rules above which a warning is printed: well below the number that has hung a kernel
+/// when all were removed at the same time.
 const BPF_RULES_MANY: u64 = 1000;
 
-/// The maximum number of buckets to count; a file with more of them has mostly short ones.
+/// The maximum number of buckets to count: in a file with more buckets, most are short.
 const BUCKETS_MAX: usize = 65_536;
 
 /// The number of rules in each u32 bucket.
@@ -249,7 +251,7 @@ fn help(mistake: &tc_rules::Mistake) -> Option<String> {
     }
 }
 
-/// A mistake with its position in the file and the nearest valid word.
+/// Creates the mistake to print, with its position in the file and the nearest valid word.
 fn drawn(file: &str, mistake: &tc_rules::Mistake) -> Mistake {
     let line = usize::try_from(mistake.line).unwrap_or(usize::MAX);
     let start = mistake.column - 1;

@@ -16,12 +16,13 @@ use super::file::BatchFile;
 use super::place::Stuck;
 use super::survey::Survey;
 
-/// The target chains of rules, by hook; without one, rules stay where the file puts them.
+/// The chains into which rules are put, by hook. At other hooks, rules stay in the chains that the file
+/// names.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places(BTreeMap<Hook, u32>);
 
 impl Places {
-    /// The chains in force where the file has rules.
+    /// Returns the chains that are in force at the hooks of the file's rules.
     pub(super) fn in_force(
         netns: &Netns,
         priority: u16,
@@ -50,7 +51,7 @@ impl Places {
         Ok(Self(places))
     }
 
-    /// Puts a rule into its chain.
+    /// Puts a rule into the chain for its hook, if there is one.
     pub(super) fn put(&self, command: &mut Command) {
         if let Command::Filter(rule) = command
             && let Some(chain) = self.0.get(&rule.hook)
@@ -71,7 +72,7 @@ pub(super) struct Swap {
 #[derive(Debug)]
 struct Turn {
     hook: Hook,
-    /// The chain in force.
+    /// The chain that is in force before the switch, if any.
     old: Option<u32>,
     new: u32,
 }
@@ -115,7 +116,7 @@ impl Swap {
         Ok(Self { priority, turns })
     }
 
-    /// The chain that the rule of a priority goes to.
+    /// Returns the chain to which the rule of a priority leads.
     pub(super) fn in_force(netns: &Netns, hook: Hook, priority: u16) -> Result<Option<u32>, Fault> {
         Ok(Look::at(netns, hook, priority)?.leads_to)
     }
@@ -129,7 +130,7 @@ impl Swap {
         self.turns.iter().map(|turn| turn.new).collect()
     }
 
-    /// The new chains, with the priority of the rule that goes to them.
+    /// Returns the new chains, each with the priority of the rule that leads to it.
     pub(super) fn groups(&self) -> Vec<Group> {
         let group = |turn: &Turn| Group { hook: turn.hook, chain: turn.new, priority: self.priority };
         self.turns.iter().map(group).collect()
@@ -207,7 +208,7 @@ impl Look {
     }
 }
 
-/// The rule that goes to a chain.
+/// Creates the rule that leads to a chain.
 fn leading(hook: Hook, priority: u16, chain: u32) -> Filter {
     let line = format!(
         "filter replace dev d protocol all prio {priority} handle 1 flower action goto chain {chain}"

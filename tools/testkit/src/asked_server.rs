@@ -1,4 +1,4 @@
-//! memcached behind the NAPI of a wire's near end, with a client at its far end.
+//! Starts memcached so that it receives through the NAPI of a wire's near end, with a client at the far end.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -20,10 +20,11 @@ use crate::wire::{Wire, run};
 /// The server's address, which is the near end's.
 const SERVER: &str = "192.0.2.1:11211";
 const CONNECTIONS: usize = 20;
-/// The number of requests that a connection sends before it waits for all their answers: it keeps the server
-/// busy while the client is not.
+/// The number of requests that a connection sends before it waits for all their answers: these requests keep
+/// the server busy while the client is not.
 const DEPTH: usize = 32;
-/// The niceness of both ends, so that the delivery of packets does not depend on other load on this machine.
+/// The niceness of client and server, so that the delivery of packets does not depend on other load on this
+/// machine.
 const FIRST: i32 = -19;
 /// Maximum time for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,7 +41,7 @@ impl AskedServer {
         Self::start_with(&[])
     }
 
-    /// Starts the server with these variables in its environment.
+    /// Starts the server on a new wire, with these variables in its environment.
     pub fn start_with(environment: &[(&'static str, OsString)]) -> Result<Self, Failed> {
         Self::behind(Wire::new(1)?, environment)
     }
@@ -49,7 +50,7 @@ impl AskedServer {
     pub fn behind(wire: Wire, environment: &[(&'static str, OsString)]) -> Result<Self, Failed> {
         let memcached = "memcached -u root -t 1 -U 0 -l 192.0.2.1 -p 11211";
         let line = format!("netns exec {} nice -n {FIRST} {memcached}", wire.near);
-        // `ip netns exec` and `nice` execute the command in their own process, so the pid stays.
+        // `ip netns exec` and `nice` exec the command, so the pid stays the same.
         let mut command = Command::new("ip");
         command.args(line.split(' ')).envs(environment.iter().map(|(name, value)| (name, value)));
         let memcached = Subject::start(&mut command)?;
@@ -58,14 +59,14 @@ impl AskedServer {
         Ok(server)
     }
 
-    /// Turns on segmentation offload at the client; the server's packets then bypass the NAPI.
+    /// Turns on segmentation offload at the client; the packets to the server then bypass the NAPI.
     pub fn with_segmentation_offload(self) -> Result<Self, Failed> {
         run(&format!("ip netns exec {} ethtool -K far0 tso on", self.wire.far))?;
         Ok(self)
     }
 
-    /// Asks for this many keys per request, all of them missing, which keeps the server busier than its
-    /// client.
+    /// Makes each request ask for this many keys, none of which exist. Many keys keep the server busier than
+    /// its client.
     #[must_use]
     pub fn asked_for(mut self, keys: usize) -> Self {
         self.request = [&b"get"[..], &b" nothing".repeat(keys), b"\r\n"].concat();
@@ -99,13 +100,14 @@ impl AskedServer {
         Ok(self.wire.near()?.run(set)??)
     }
 
-    /// Applies the IRQ-suspension document's suspend200 to the NAPI and to the server's epolls.
+    /// Configures the NAPIs and the server's epolls as `suspend200` of the kernel's document on IRQ
+    /// suspension does.
     pub fn suspend(&self) -> Result<(), Failed> {
         self.suspend_by(Nanoseconds::from_micros(200), Nanoseconds::from_millis(20))
     }
 
-    /// Sets up suspension with other times: `flush` between timer polls, and `turn` for the longest iteration
-    /// of the server's loop.
+    /// Sets up suspension with other times: `flush` is the time between polls by the timer, `turn` the
+    /// longest iteration of the server's loop.
     pub fn suspend_by(&self, flush: Nanoseconds, turn: Nanoseconds) -> Result<(), Failed> {
         self.set_napis(NapiChange {
             defer_hard_irqs: Some(EmptyPolls(100)),
@@ -176,7 +178,8 @@ impl AskedServer {
         Ok(())
     }
 
-    /// Opens a connection of the client. A socket stays in the namespace in which it was created.
+    /// Opens a connection from the client's namespace. A socket stays in the namespace in which it was
+    /// created.
     fn connect(&self) -> Result<TcpStream, Failed> {
         let server: SocketAddr = SERVER.parse()?;
         let connect = || TcpStream::connect_timeout(&server, PATIENCE);

@@ -15,7 +15,7 @@ pub fn program() -> Option<PathBuf> {
     crate::unpacked::program("irqbalance", "usr/sbin/irqbalance")
 }
 
-/// A running irqbalance. It is killed when this is dropped.
+/// A running irqbalance, which is killed when this is dropped.
 pub struct Balancer {
     child: Child,
 }
@@ -37,7 +37,7 @@ impl Balancer {
         Ok(balancer)
     }
 
-    /// Starts an irqbalance that balances this host, which must be a guest.
+    /// Starts an irqbalance that balances this host's interrupts; the host must be a guest.
     pub fn of_this_host(arguments: &str) -> Result<Self, Failed> {
         let program = program().ok_or("no irqbalance")?;
         std::fs::create_dir_all("/run/irqbalance")?;
@@ -53,12 +53,13 @@ impl Balancer {
         self.child.id()
     }
 
-    /// The directory of irqbalance's socket, as seen from the test.
+    /// Returns the directory of irqbalance's socket, by a path that the test can use.
     pub fn directory(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root/run/irqbalance", self.pid()))
     }
 
-    /// Waits until irqbalance answers. An idle connection may kill it, so the test sends a request.
+    /// Waits until irqbalance answers. The test sends a request, because a connection without one may kill
+    /// irqbalance.
     fn wait(&self) -> Result<(), Failed> {
         let deadline = Instant::now() + PATIENCE;
         while Irqbalance::new().in_directory(&self.directory()).running()?.is_none() {

@@ -1,4 +1,4 @@
-//! Runs the netpolicy command in a test: its output, and a directory for it to work in.
+//! Runs the netpolicy command in a test: a working directory for it, and its output.
 
 use std::process::{Command, Output, Stdio};
 

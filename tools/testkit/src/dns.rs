@@ -1,4 +1,4 @@
-//! A DNS server under dnsperf, captured at both ends of the wire.
+//! Runs a DNS server under the load of dnsperf, and captures packets at both ends of the wire.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::operator::{Started, waited_for};
 /// The server's port.
 pub const PORT: u16 = 5_300;
 
-/// unbound with one thread, for the names of `questions`.
+/// Starts unbound with one thread; it answers for the names in `questions`.
 pub fn unbound(lab: &Lab) -> Result<ServerProgram, Failed> {
     let text = format!(
         "server:\n username: \"\"\n chroot: \"\"\n directory: \"/\"\n pidfile: \"\"\n do-daemonize: no\n use-syslog: no\n \
@@ -29,14 +29,14 @@ pub fn unbound(lab: &Lab) -> Result<ServerProgram, Failed> {
     Ok(lab.start_program(command, PORT)?)
 }
 
-/// A file of questions for dnsperf.
+/// Writes a file of questions for dnsperf, and returns its path.
 fn questions(directory: &Path) -> Result<String, Failed> {
     let file = directory.join("questions");
     std::fs::write(&file, "a.example A\nnone.example A\n")?;
     Ok(file.display().to_string())
 }
 
-/// dnsperf on the client: 4 sockets, up to 50 queries outstanding.
+/// Returns the command of dnsperf on the client: 4 sockets, up to 50 queries outstanding.
 pub fn dnsperf(lab: &Lab, address: &str, more: &[&str]) -> Result<Command, Failed> {
     let mut command = Command::new("dnsperf");
     command.args([
@@ -69,7 +69,8 @@ impl<'a> Captures<'a> {
         Ok(Self { lab, _running: [queries, answers] })
     }
 
-    /// The response times of all queries, in nanoseconds and ascending order, once there are this many.
+    /// Returns the response times of all queries, in nanoseconds and ascending order, once the captures have
+    /// this many.
     pub fn response_times(&self, queries: usize) -> Result<Vec<u64>, Failed> {
         waited_for("all packets", || {
             let found = captured(&self.lab.scratch())?;
@@ -78,7 +79,7 @@ impl<'a> Captures<'a> {
     }
 }
 
-/// tcpdump of the packets that leave a device. Returns when it captures.
+/// Starts tcpdump on the packets that leave a device, and returns once tcpdump captures.
 pub fn tcpdump(netns: &Netns, device: &str, file: &Path) -> Result<Started, Failed> {
     // A new file shows that tcpdump has begun, a previous capture's does not.
     match std::fs::remove_file(file) {
@@ -105,7 +106,8 @@ pub fn tcpdump(netns: &Netns, device: &str, file: &Path) -> Result<Started, Fail
     Ok(started)
 }
 
-/// The time of each query at its way out of the client's device, and that of its answer out of the server's.
+/// Returns, for each query, the time from when it leaves the client's device until its answer leaves the
+/// server's device.
 fn captured(directory: &Path) -> Result<Vec<u64>, Failed> {
     let packets = |file: &str| -> Result<Vec<(u64, Vec<u8>)>, Failed> {
         let bytes = std::fs::read(directory.join(file))?;
@@ -115,7 +117,7 @@ fn captured(directory: &Path) -> Result<Vec<u64>, Failed> {
         while let (Some(seconds), Some(nanos), Some(length)) = (word(at), word(at + 4), word(at + 8)) {
             let from = at + 16;
             at = from + length as usize;
-            // Ethernet and IPv4 without options.
+            // Skip the headers of Ethernet and of IPv4 without options.
             let Some(datagram) = bytes.get(from + 34..at) else { break };
             packets.push((u64::from(seconds) * 1_000_000_000 + u64::from(nanos), datagram.to_vec()));
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use jsonschema::Validator;
 use serde_json::{Deserializer, Value};
 
-/// Options that take a value.
+/// Global options of netpolicy that take a value.
 const WITH_VALUE: [&str; 8] = [
     "-o",
     "--output",
@@ -19,8 +19,8 @@ const WITH_VALUE: [&str; 8] = [
     "--app-request-dir",
 ];
 
-/// The first document printed by this command that does not match its schema. Commands without a schema, and
-/// output that is not JSON, are not checked.
+/// Returns the first document in this command's output that does not match its schema. Commands without a
+/// schema, and output that is not JSON, are not checked.
 ///
 /// # Panics
 /// If a schema is invalid.
@@ -35,7 +35,7 @@ pub fn misfit(arguments: &[&str], printed: &[u8]) -> Option<String> {
     None
 }
 
-/// The command among the arguments, if they request JSON.
+/// Returns the name of the command among the arguments, if they request JSON.
 fn word<'a>(arguments: &[&'a str]) -> Option<&'a str> {
     arguments.iter().find(|argument| ["json", "jsonl"].contains(argument))?;
     let mut rest = arguments.iter();
@@ -49,7 +49,7 @@ fn word<'a>(arguments: &[&'a str]) -> Option<&'a str> {
     None
 }
 
-/// The schema of a command's documents, read once.
+/// Returns the schema of a command's output, which is read only once.
 pub fn schema(command: &str) -> Option<Arc<Validator>> {
     static READ: Mutex<BTreeMap<String, Option<Arc<Validator>>>> = Mutex::new(BTreeMap::new());
     let mut read = READ.lock().expect("no test has panicked while holding the lock");

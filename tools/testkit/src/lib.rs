@@ -32,7 +32,7 @@ pub fn run(trials: impl IntoIterator<Item = Vec<Trial>>) -> ! {
     libtest_mimic::run(&arguments, only::only(trials.into_iter().flatten().collect())).exit()
 }
 
-/// The last CPU of this machine, which tests give to a server.
+/// Returns the last CPU of this machine, on which tests run a server.
 pub fn last_cpu() -> Result<Cpu, Failed> {
     let online: CpuSet = std::fs::read_to_string("/sys/devices/system/cpu/online")?.parse()?;
     Ok(online.iter().last().unwrap_or(Cpu(0)))

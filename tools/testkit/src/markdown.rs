@@ -1,12 +1,12 @@
-//! The Markdown that tests of the documents need: code blocks, headings, links, comments.
+//! Parses the parts of Markdown that tests of the documents need: code blocks, headings, links, comments.
 
 use std::path::{Path, PathBuf};
 
 /// A block of code between fences.
 pub struct Block {
-    /// The line of its first fence, from 1.
+    /// The number of the line with the block's first fence, from 1.
     pub line: usize,
-    /// The text after the fence: `console background`.
+    /// The info string after the opening fence, such as `console background`.
     pub info: String,
     pub lines: Vec<String>,
 }
@@ -15,11 +15,11 @@ pub struct Block {
 #[derive(Default)]
 pub struct Document {
     pub blocks: Vec<Block>,
-    /// The anchors of its headings.
+    /// The anchors of the document's headings.
     pub anchors: Vec<String>,
     /// Link targets, with their line numbers.
     pub links: Vec<(usize, String)>,
-    /// The names of its headings, before duplicates are numbered.
+    /// The anchor names of the headings, before duplicates are numbered.
     headings: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ impl Document {
             self.anchors.push(if same == 0 { name.clone() } else { format!("{name}-{same}") });
             self.headings.push(name);
         }
-        // `code` contains no links.
+        // Ignore text between backticks, which contains no links.
         let prose: String = line.split('`').step_by(2).collect();
         for rest in prose.split("](").skip(1) {
             if let Some((target, _)) = rest.split_once(')') {
@@ -97,8 +97,8 @@ pub fn markdown_below(directory: &Path) -> Vec<PathBuf> {
 /// A part of a reference page: the page, the part's name, and the function that generates it.
 pub type PagePart = (&'static str, &'static str, fn() -> String);
 
-/// Compares parts of the reference pages with the generated text, and with `UPDATE` in the environment writes
-/// them.
+/// Compares parts of the reference pages with the generated text. If `UPDATE` is set in the environment,
+/// writes them instead.
 ///
 /// # Panics
 /// If a part is missing or out of date.

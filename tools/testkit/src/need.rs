@@ -1,5 +1,5 @@
-//! Needs of tests that not every machine meets. If a machine lacks one, the test is skipped visibly: it is
-//! listed as ignored, with the reason, and counted.
+//! What tests need from the machine, which not every machine has. If a machine lacks a need of a test, the
+//! test is skipped visibly: it is listed as ignored, with the reason, and counted.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::asked_once::AskedOnce;
 use crate::only::is_wanted;
 use crate::{balancer, kernel_sources, unpacked};
 
-/// A need that not every machine meets.
+/// Something that a test needs and that not every machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Effective user 0.
@@ -40,20 +40,21 @@ pub enum Need {
     Wire,
     /// `strace` and `tc`, to record the messages that tc sends.
     Strace,
-    /// `clang` and a `tc` that loads BPF programs, for a redirect by eBPF.
+    /// `clang`, and a `tc` that loads BPF programs, to redirect packets by eBPF.
     TcBpf,
     /// The tc of iproute2 6.1.0, whose bytes are recorded.
     Iproute61,
-    /// The kernel's own tests of tc, in a source that `cargo xtask guest` unpacked.
+    /// The kernel's own tests of tc, in a source tree that `cargo xtask guest` has unpacked.
     KernelsTcTests,
     /// The source of the kernel release from which the facts on NIC drivers were read, unpacked by `cargo
     /// xtask guest`.
     FactsSource,
-    /// irqbalance from the distribution, on more than one CPU: on one it exits immediately.
+    /// irqbalance from the distribution, and more than one CPU: on a single CPU, irqbalance exits
+    /// immediately.
     Irqbalance,
     /// Prometheus and promtool from the distribution.
     Prometheus,
-    /// sshd from the distribution, and its client.
+    /// sshd and ssh from the distribution.
     Sshd,
     /// helm.
     Helm,
@@ -67,15 +68,15 @@ pub enum Need {
     ThreadedBusy,
     /// Epolls that wait for events only: the patches in `kernel/epoll-event-busy-loop/`.
     EventsOnly,
-    /// A kernel without these patches.
+    /// A kernel without the patches in `kernel/epoll-event-busy-loop/`.
     NoEventsOnly,
     /// Threaded NAPIs that a workqueue polls: the patch in `kernel/test-only/`.
     WorkqueueNapis,
-    /// Clamps of utilisation: `CONFIG_UCLAMP_TASK`.
+    /// Utilisation clamps of tasks: `CONFIG_UCLAMP_TASK`.
     UtilClamps,
-    /// A kernel without these patches.
+    /// A kernel without utilisation clamps.
     NoUtilClamps,
-    /// Slices of threads: Linux 6.12, with the scheduler's accounts of threads in `/proc`.
+    /// Scheduling slices of threads: Linux 6.12, with the scheduler's per-thread statistics in `/proc`.
     Slices,
     /// io_uring, which a host may have disabled.
     IoUring,
@@ -87,11 +88,12 @@ pub enum Need {
     KernelTls,
     /// `CONFIG_XDP_SOCKETS`, and a `queue-get` that reports such sockets (6.15).
     AfXdp,
-    /// The unified hierarchy of cgroups.
+    /// The unified cgroup hierarchy (cgroup v2).
     Cgroups,
     /// `/dev/cpu_dma_latency`.
     DmaLatency,
-    /// tracefs with the tracepoints of system calls. `unshare` mounts it where other processes do not see it.
+    /// tracefs with the tracepoints of system calls. `unshare` mounts it so that other processes do not see
+    /// it.
     Tracefs,
     /// FUSE, and user namespaces for users without privileges.
     FuseForAll,
@@ -101,21 +103,22 @@ pub enum Need {
     Netem,
     /// A rule that the kernel accepts at a device's ingress.
     Rule(&'static str),
-    /// A device that `ip link add name k0` creates with these arguments; `v0` is another device.
+    /// A device type: `ip link add name k0` must accept these arguments; `v0` is another device.
     Link(&'static str),
     /// A network device of the machine with MSI vectors.
     Vectors,
     /// NICs that netdevsim simulates: they accept rules like hardware.
     Netdevsim,
-    /// Simulated NICs that also obey ntuple rules and RSS contexts, as in the patched guest.
+    /// NICs simulated by netdevsim that also obey ntuple rules and RSS contexts, as in the patched guest.
     SimulatedRules,
     /// The emulated guest's connected virtio NICs.
     VirtioNics,
     /// The emulated guest's connected igb NICs.
     IgbNics,
-    /// The emulated guest's igb NICs with a driver that supports ntuple rules, as in the patched guest.
+    /// The emulated guest's igb NICs, with a driver that supports ntuple rules on them, as in the patched
+    /// guest.
     IgbRules,
-    /// The emulated guest's igb NICs with a driver that supports ntuple rules only on newer chips, as in all
+    /// The emulated guest's igb NICs, with a driver that supports ntuple rules only on newer chips, as in all
     /// other kernels.
     IgbWithoutRules,
     /// A machine whose clock and sysctls a test may set, that is, a guest.
@@ -135,7 +138,7 @@ impl Need {
     pub const GACT: Self = Self::Rule("u32 match u32 0 0 action pass");
     /// The action tunnel_key.
     pub const TUNNEL_KEY: Self = Self::Rule("u32 match u32 0 0 action tunnel_key unset");
-    /// All classifiers and actions that a distribution's kernel has.
+    /// All the kinds of classifiers and actions that a distribution's kernel has.
     pub const EVERY_RULE_KIND: Self = Self::Rule("route to 1 action nat ingress 1.1.1.1 2.2.2.2");
 
     fn missing(self) -> Option<String> {
@@ -244,7 +247,7 @@ impl Need {
     }
 }
 
-/// A test with its needs.
+/// Creates a test that is skipped unless the machine meets its needs.
 pub fn test(
     name: impl Into<String>,
     needs: &[Need],
@@ -261,7 +264,8 @@ pub fn test(
     }
 }
 
-/// A test whose figures other work on the machine can distort. It fails only after three failed attempts.
+/// Repeats a test whose figures other work on the machine can distort. The test fails only after three failed
+/// attempts.
 #[expect(clippy::print_stderr, reason = "the runner prints it if the test fails")]
 pub fn repeated(body: fn() -> Result<(), Failed>) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
     const ATTEMPTS: usize = 3;
@@ -294,19 +298,19 @@ fn runs(program: &str, arguments: &[&str]) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-/// The capabilities that `observe` reports; `None` without permission.
+/// Returns the capabilities that `observe` reports; `None` without permission to observe.
 fn capabilities() -> Option<&'static Capabilities> {
     static ANSWER: OnceLock<Option<Capabilities>> = OnceLock::new();
     let look = || observe(&Netns::own()?, &Processes::Only(Vec::new()));
     ANSWER.get_or_init(|| look().ok().map(|host| host.capabilities)).as_ref()
 }
 
-/// The capability that `observe` reports after trying it on an epoll.
+/// Whether epolls can wait for events only: `observe` tries this on an epoll.
 fn waits_for_events_only() -> bool {
     capabilities().is_some_and(|they| they.epoll_events_only)
 }
 
-/// Tries a rule in a temporary namespace.
+/// Whether the kernel accepts a rule in a temporary namespace.
 fn accepts(rule: &str) -> bool {
     let tc = |line: &str| runs("tc", &line.split(' ').collect::<Vec<_>>());
     let tried = || {
@@ -316,7 +320,7 @@ fn accepts(rule: &str) -> bool {
         && Netns::create().and_then(|netns| netns.run(tried)).is_ok_and(|accepted| accepted)
 }
 
-/// Runs a script in a temporary network namespace.
+/// Whether a script succeeds in a temporary network namespace.
 fn works_in_netns(script: &str) -> bool {
     runs("unshare", &["--net", "sh", "-c", script])
 }
@@ -363,7 +367,8 @@ fn may_mount_fuse() -> bool {
     allowed && has_file_system("fuse")
 }
 
-/// Asks the kernel for TLS on a connection: `TCP_ULP`. Kernel: 4.13, `net/tls/tls_main.c` `tls_init()`.
+/// Whether the kernel supports TLS: requests it for a connection with `TCP_ULP`. Kernel: 4.13,
+/// `net/tls/tls_main.c` `tls_init()`.
 fn has_kernel_tls() -> bool {
     const ASK: &str = r"
 import socket
@@ -376,7 +381,7 @@ connection.setsockopt(socket.IPPROTO_TCP, 31, b'tls')
 
 fn has_static_libc() -> bool {
     let output = Command::new("cc").arg("-print-file-name=libc.a").output();
-    // If there is no such file, the compiler prints the bare name.
+    // If there is no such file, the compiler prints only its name, without a path.
     output.is_ok_and(|output| output.stdout.starts_with(b"/"))
 }
 
@@ -389,7 +394,7 @@ fn has_af_xdp() -> bool {
     rustix::net::socket(rustix::net::AddressFamily::from_raw(44), rustix::net::SocketType::RAW, None).is_ok()
 }
 
-/// Kernel: 6.18, `kernel/sched/core.c` `sched_core_sysctls`.
+/// The sysctl exists only with utilisation clamps. Kernel: 6.18, `kernel/sched/core.c` `sched_core_sysctls`.
 fn has_util_clamps() -> bool {
     Path::new("/proc/sys/kernel/sched_util_clamp_min").exists()
 }
@@ -411,13 +416,13 @@ fn are_devices(names: [&str; 2]) -> bool {
     names.iter().all(|name| Path::new("/sys/class/net").join(name).exists())
 }
 
-/// Whether the kernel, without its modules, has this function.
+/// Whether the running kernel or a loaded module has this symbol.
 fn has_symbol(name: &str) -> bool {
     let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     symbols.lines().any(|line| line.split_whitespace().nth(2) == Some(name))
 }
 
-/// Whether the driver of a guest's igb NICs has ntuple rules; `None` without such NICs.
+/// Whether the driver of a guest's igb NICs supports ntuple rules; `None` without such NICs.
 fn igb_has_rules() -> Option<bool> {
     if !are_devices(["igb0", "igb1"]) {
         return None;

@@ -1,4 +1,4 @@
-//! Selection of tests by name: cargo-nextest runs one per process, and a guest runs those that the host
+//! Selects tests by name: cargo-nextest runs one test per process, and a guest runs the tests that the host
 //! skipped.
 
 use std::sync::OnceLock;
@@ -8,13 +8,13 @@ use libtest_mimic::Trial;
 /// Names of tests, separated by line breaks. `cargo xtask guest test` sets it.
 const ONLY: &str = "NETPOLICY_TEST_ONLY";
 
-/// The selected tests, or all.
+/// Returns the selected tests, or all tests if none are selected.
 pub(crate) fn only(trials: Vec<Trial>) -> Vec<Trial> {
     trials.into_iter().filter(|trial| is_wanted(trial.name())).collect()
 }
 
-/// Whether a test was selected. The needs of the other tests are not checked: that takes longer than most
-/// tests.
+/// Whether a test was selected. Use this before checking the needs of a test, because that takes longer than
+/// most tests.
 pub(crate) fn is_wanted(name: &str) -> bool {
     static NAMES: OnceLock<Option<Vec<String>>> = OnceLock::new();
     let names = NAMES.get_or_init(|| match std::env::var(ONLY) {
@@ -24,8 +24,8 @@ pub(crate) fn is_wanted(name: &str) -> bool {
     names.as_ref().is_none_or(|names| names.iter().any(|wanted| wanted == name))
 }
 
-/// The names that the command line selects exactly: `--exact NAME…`, without the kind that libtest-mimic
-/// prints before a name.
+/// Returns the names that the command line selects exactly: `--exact NAME…`, without the kind that
+/// libtest-mimic prints before a name.
 fn exact(arguments: impl Iterator<Item = String>) -> Option<Vec<String>> {
     let arguments: Vec<String> = arguments.collect();
     arguments.iter().any(|argument| argument == "--exact").then(|| {

@@ -1,4 +1,4 @@
-//! An operator on a host of the lab: runs `netpolicy` there, with a separate journal and policy files.
+//! An operator who runs `netpolicy` on a host of the lab, with a separate journal and separate policy files.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::scratch::Scratch;
 /// How long to wait for something that is about to happen, long enough for a very busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// An operator. Dropping it removes the host and the journal.
+/// An operator on a host of the lab. Dropping it removes the host and the journal.
 pub struct Operator {
     pub lab: Lab,
     scratch: Scratch,
@@ -46,12 +46,12 @@ impl Operator {
         Ok(path.display().to_string())
     }
 
-    /// Takes the device down or up.
+    /// Sets the link of the host's device up or down.
     pub fn sets_link(&self, state: &str) -> Result<(), Failed> {
         self.changes_link(linux::lab::SERVER_DEVICE, &[state])
     }
 
-    /// Changes a device of the host by `ip link set`.
+    /// Changes a device of the host with `ip link set`.
     pub fn changes_link(&self, device: &str, change: &[&str]) -> Result<(), Failed> {
         let there = format!("--net=/proc/{}/ns/net", self.lab.server_pid());
         let status =
@@ -74,13 +74,14 @@ impl Operator {
         self.scratch.path("state")
     }
 
-    /// The command, ready to run, on this host.
+    /// Returns the netpolicy command with these arguments, to be run on the lab's host.
     pub fn netpolicy(&self, arguments: &[&str]) -> Command {
         let there = format!("--netns=pid:{}", self.lab.server_pid());
         self.netpolicy_here(&[&[there.as_str()], arguments].concat())
     }
 
-    /// The command, ready to run in the namespace of this test, with the operator's journal and policy files.
+    /// Returns the netpolicy command, to be run in the namespace of this test, with the operator's journal
+    /// and policy files.
     pub fn netpolicy_here(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(netpolicy());
         command.arg("--state-dir").arg(self.state()).arg("--policy-dir").arg(self.scratch.path("policy.d"));
@@ -92,8 +93,8 @@ impl Operator {
         command
     }
 
-    /// Makes `latency` set on the lab's veth what it sets on devices with interrupts. Tests use this to check
-    /// the settings of a suspending mode, not its benefit.
+    /// Makes the recipe `latency` set on the lab's veth what it sets on devices with interrupts. Tests use
+    /// this to check which settings a suspending mode makes, not its benefit.
     pub fn means_what_it_does_on_a_nic(&self) -> Result<(), Failed> {
         let text = "[driver.veth.latency.delivery]\nvalue = \"suspend20\"\n\
                     [driver.veth.latency.reuseport]\nvalue = \"by-queue\"\n\
@@ -108,7 +109,7 @@ impl Operator {
         Ok(std::fs::write(recipes.join("10-as-on-a-nic.toml"), text)?)
     }
 
-    /// Runs the command and expects this exit code.
+    /// Runs the netpolicy command, and expects this exit code.
     pub fn runs(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
         Said::of(arguments, &self.netpolicy(arguments).output()?, code)
     }
@@ -118,7 +119,7 @@ impl Operator {
         Said::of(arguments, &self.netpolicy_here(arguments).output()?, code)
     }
 
-    /// The command with the same policy files and another state directory.
+    /// Returns the netpolicy command with the same policy files and another state directory.
     pub fn netpolicy_elsewhere(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(netpolicy());
         command.arg("--state-dir").arg(self.scratch.path("another"));
@@ -140,12 +141,13 @@ impl Operator {
         Said::of(arguments, &command.output()?, code)
     }
 
-    /// The command, with a file system of this size on a directory in a private mount namespace.
+    /// Returns the netpolicy command, to be run in a private mount namespace with a file system of this size
+    /// on the directory `at`.
     pub fn netpolicy_with_little_space(&self, at: &Path, kib: u32, arguments: &[&str]) -> Command {
         self.netpolicy_on_a_disk_of(&format!("size={kib}k"), at, arguments)
     }
 
-    /// The command, with room for this many files and directories.
+    /// Like `netpolicy_with_little_space`, but with room for only this many files and directories.
     pub fn netpolicy_with_few_files(&self, at: &Path, files: u32, arguments: &[&str]) -> Command {
         self.netpolicy_on_a_disk_of(&format!("nr_inodes={files}"), at, arguments)
     }
@@ -164,7 +166,8 @@ impl Operator {
         self.runs_as_nobody_after("mount -t sysfs sysfs /sys", arguments, code)
     }
 
-    /// Like [`Operator::runs_as_nobody`], with the `/sys` of this test's namespace, as under `nsenter --net`.
+    /// Like [`Operator::runs_as_nobody`], but with the `/sys` of this test's namespace, as after `nsenter
+    /// --net`.
     pub fn runs_as_nobody_with_our_sysfs(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
         self.runs_as_nobody_after("true", arguments, code)
     }
@@ -188,7 +191,8 @@ impl Operator {
         Said::of(arguments, &command.args(arguments).stdin(Stdio::null()).output()?, code)
     }
 
-    /// Starts the command and leaves it running; its messages go to a file, see [`Operator::said`].
+    /// Starts the netpolicy command and leaves it running. Its output goes to a file, which
+    /// [`Operator::said`] reads.
     pub fn starts(&self, arguments: &[&str]) -> Result<Started, Failed> {
         self.starts_command(self.netpolicy(arguments))
     }
@@ -214,7 +218,7 @@ impl Operator {
         })
     }
 
-    /// The messages of a started command so far.
+    /// Returns the output of a started command so far.
     pub fn said(&self) -> Result<String, Failed> {
         Ok(std::fs::read_to_string(self.words())?)
     }
@@ -233,8 +237,8 @@ impl Operator {
         self.observed(&Processes::None)
     }
 
-    /// Waits until the whole host has its former state. A server that lacks CPU time closes the connections
-    /// of departed clients late.
+    /// Waits until the whole host is again in the state `before`. A server that lacks CPU time is late to
+    /// close the connections of clients that have gone.
     pub fn is_again(&self, before: &Host) -> Result<(), Failed> {
         let mut last = None;
         let same = || {
@@ -291,7 +295,7 @@ impl Drop for Started {
     }
 }
 
-/// The output of a command.
+/// The output of a command: its data, and its messages.
 pub struct Said {
     pub data: String,
     pub words: String,
@@ -302,7 +306,7 @@ impl Said {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let said = Self { data: text(&output.stdout), words: text(&output.stderr) };
         if output.status.code() == Some(code) {
-            // Every test checks JSON output against its schema.
+            // If the exit code is as expected, check JSON output against its schema.
             return match misfit(arguments, &output.stdout) {
                 Some(wrong) => Err(format!("netpolicy {arguments:?} printed {}: {wrong}", said.data).into()),
                 None => Ok(said),
@@ -322,8 +326,8 @@ pub fn waited_for<T>(what: &str, look: impl FnMut() -> Result<Option<T>, Failed>
     waited(what, PATIENCE, look, less_often)
 }
 
-/// Like [`waited_for`], with a longer limit, because some guards take that long, or twice as long if a busy
-/// machine leaves too few valid windows. Retries after errors, because the object may not exist yet.
+/// Like [`waited_for`], with a longer limit: some guards take that long, or twice as long if a busy machine
+/// leaves too few valid windows. Retries after errors, because the object may not exist yet.
 pub fn waited_long_for<T>(
     what: &str,
     mut look: impl FnMut() -> Result<Option<T>, Failed>,
@@ -342,7 +346,7 @@ pub fn waited_long_for<T>(
     waited(what, LONG, again, pause).map_err(|vain: Failed| format!("{vain:?}; at last: {failed:?}").into())
 }
 
-/// The polling interval after waiting this long.
+/// Returns the interval until the next poll, given how long the wait has taken so far.
 fn less_often(so_far: Duration) -> Duration {
     const LONGEST: Duration = Duration::from_millis(250);
     (so_far / 8).clamp(LOOK_AGAIN, LONGEST)
@@ -372,12 +376,12 @@ fn waited<T>(
     }
 }
 
-/// A daemon that has read this policy and made its first plan.
+/// Starts a daemon with this policy, and waits until it has made its first plan.
 pub fn at_work(operator: &Operator, policy: &str) -> Result<Started, Failed> {
     at_work_with(operator, policy, &[])
 }
 
-/// A daemon with options that has read this policy and made its first plan.
+/// Starts a daemon with this policy and these options, and waits until it has made its first plan.
 pub fn at_work_with(operator: &Operator, policy: &str, options: &[&str]) -> Result<Started, Failed> {
     operator.asks(policy)?;
     let daemon = operator.starts(&[&["daemon"], options].concat())?;
@@ -391,33 +395,33 @@ pub fn at_work_with(operator: &Operator, policy: &str, options: &[&str]) -> Resu
     Ok(daemon)
 }
 
-/// Waits until the queues have these `gro-flush-timeout`s.
+/// Waits until the queues have these values of `gro-flush-timeout`.
 pub fn are(operator: &Operator, wanted: &[u64]) -> Result<(), Failed> {
     waited_for(&format!("the queues' timeouts {wanted:?}"), || {
         Ok((flushes(&operator.devices()?) == wanted).then_some(()))
     })
 }
 
-/// The kernel threads of all NAPIs.
+/// Returns the kernel thread of each NAPI, if it has one.
 pub fn threads(operator: &Operator) -> Result<Vec<Option<Pid>>, Failed> {
     let host = operator.devices()?;
     let napis = host.devices.iter().flat_map(|device| &device.napis);
     Ok(napis.map(|napi| napi.kthread).collect())
 }
 
-/// The `gro-flush-timeout`s of a host's queues, in order.
+/// Returns the `gro-flush-timeout` of each queue of a host, in order.
 pub fn flushes(host: &Host) -> Vec<u64> {
     flushes_of(host, &host.devices)
 }
 
-/// The `gro-flush-timeout`s of the queues of some devices of a host.
+/// Returns the `gro-flush-timeout` of each queue of these devices of a host.
 pub fn flushes_of<'a>(host: &Host, devices: impl IntoIterator<Item = &'a Device>) -> Vec<u64> {
     let queues = devices.into_iter().flat_map(|device| &device.rx_queues);
     queues.filter_map(|queue| host.napi_of(queue.id)?.gro_flush_timeout).map(|span| span.0).collect()
 }
 
-/// The state of the server's device that a disruptive change affects: its queues with their timeouts, its
-/// features and its qdiscs.
+/// Returns the state of the server's device that disruptive changes affect: its queues with their timeouts,
+/// its features and its qdiscs.
 pub fn delivered_by(operator: &Operator) -> Result<String, Failed> {
     let host = operator.devices()?;
     let device = host.device_named(linux::lab::SERVER_DEVICE).ok_or("the device")?;

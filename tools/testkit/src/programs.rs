@@ -1,17 +1,18 @@
-//! The programs that a test starts: netpolicy, and those that it execs from the same directory. Cargo builds
-//! them like any other.
+//! Finds the programs that a test starts: netpolicy, and those that netpolicy execs from its own directory.
+//! Cargo builds them like all other programs.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// The programs of the tools.
+/// The programs of the tools, which netpolicy execs.
 const TOOLS: [&str; 2] = ["netpolicy-tc", "netpolicy-lab"];
 
-/// The built `netpolicy`: tests are built into `deps/` below its directory.
+/// Returns the path of the built `netpolicy`. Cargo builds tests into `deps/` below the directory of
+/// `netpolicy`.
 ///
 /// # Panics
-/// If it, or a program that it starts, was not built.
+/// If netpolicy, or a program that it starts, was not built.
 pub fn netpolicy() -> &'static str {
     static FOUND: LazyLock<String> = LazyLock::new(|| {
         let test = std::env::current_exe().expect("the path of this program");

@@ -8,7 +8,7 @@ use std::process::Command;
 use libtest_mimic::Failed;
 use tempfile::TempDir;
 
-/// Removes the directories of killed tests, that is, those named after a process that no longer runs.
+/// Removes the directories that killed tests left behind: those named after a process that no longer runs.
 fn remove_abandoned() {
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -17,13 +17,13 @@ fn remove_abandoned() {
         };
         let pid = rest.rsplit_once('-').and_then(|(_, pid)| pid.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            // Another test may remove the directory at the same time.
+            // Ignore errors: another test may remove the directory at the same time.
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// A directory that every user can enter, removed with its contents.
+/// A directory that every user can enter. Dropping it removes it with its contents.
 pub struct Scratch(TempDir);
 
 impl Scratch {

@@ -1,5 +1,5 @@
-//! Processes to be observed: this test binary in a role, a program of `programs/`, or an installed one. Each
-//! is killed, by its pid, when its [`Subject`] is dropped, even if the test fails.
+//! Starts processes for tests to observe: this test binary in a role, a program of `programs/`, or an
+//! installed program. Each is killed, by its pid, when its [`Subject`] is dropped, even if the test fails.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Failed;
 use model::Pid;
 
-/// The variable that makes this binary play a role instead of running tests.
+/// The environment variable that makes this binary play a role instead of running tests.
 pub const ROLE: &str = "NETPOLICY_TEST_ROLE";
 
-/// Maximum time for anything that is awaited.
+/// How long to wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running process that a test started.
@@ -31,8 +31,8 @@ impl Subject {
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
-    /// Starts this binary in a role, waits until it is ready, and returns the numbers that it prints at that
-    /// time.
+    /// Starts this binary in a role, waits until it is ready, and returns the numbers that it prints with
+    /// `ready`.
     pub fn in_role(role: &str) -> Result<(Self, Vec<u32>), Failed> {
         Self::ready(&mut role_command(role))
     }
@@ -51,7 +51,7 @@ impl Subject {
         Pid(self.child.id())
     }
 
-    /// Reads the subject's next line; returns at the latest when the process exits.
+    /// Reads the subject's next line, or the rest of its output if the process exits first.
     pub fn line(&mut self) -> Result<String, Failed> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
@@ -63,7 +63,7 @@ impl Subject {
         Ok(self.output.by_ref().lines().collect::<Result<_, _>>()?)
     }
 
-    /// Makes the subject continue, and waits until it has completed that step.
+    /// Makes the subject take its next step, and waits until the step is complete.
     pub fn go_on(&mut self) -> Result<(), Failed> {
         self.tell("")
     }
@@ -99,8 +99,8 @@ impl Drop for Subject {
     }
 }
 
-/// The command that starts this binary in a role, by its link in `/proc`, so that other users can start it,
-/// too.
+/// Returns the command that starts this binary in a role. It uses the link in `/proc`, so that other users
+/// can start the binary, too.
 pub fn role_command(role: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.env(ROLE, role);
@@ -108,7 +108,7 @@ pub fn role_command(role: &str) -> Command {
 }
 
 /// Starts memcached with four workers on 127.0.0.1, as a user other than root, in a separate network
-/// namespace. It is answering when this returns.
+/// namespace. Returns once memcached answers.
 pub fn memcached(environment: &[(&'static str, std::ffi::OsString)]) -> Result<Subject, Failed> {
     let mut command = Command::new("unshare");
     command.args(["--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);

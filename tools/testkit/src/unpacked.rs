@@ -1,9 +1,10 @@
-//! Programs of packages that `cargo xtask setup` unpacks but does not install, because their packages would
-//! start a service.
+//! Finds programs of packages that `cargo xtask setup` unpacks but does not install, because an installed
+//! package would start a service.
 
 use std::path::{Path, PathBuf};
 
-/// A program of a package, by its path below `/`: installed, or unpacked.
+/// Returns a program of a package, by its path below `/`: the installed one or, without one, the unpacked
+/// one.
 pub fn program(package: &str, path: &str) -> Option<PathBuf> {
     let base = match (std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")) {
         (Some(cache), _) if Path::new(&cache).is_absolute() => Some(PathBuf::from(cache)),
@@ -21,8 +22,8 @@ pub fn helm() -> Option<PathBuf> {
     own.or_else(|| program("helm", "bin/helm"))
 }
 
-/// The directory into which `cargo xtask setup` installed ansible-core, ansible-lint and kubernetes-validate, for the
-/// Python that finds them there.
+/// Returns the directory into which `cargo xtask setup` installed ansible-core, ansible-lint and
+/// kubernetes-validate, so that Python can import them from it.
 pub fn ansible() -> Option<PathBuf> {
     let directory = program("ansible", "bin/ansible-playbook")?.parent()?.parent()?.to_path_buf();
     directory.join("ansible").is_dir().then_some(directory)

@@ -1,4 +1,4 @@
-//! Two network namespaces and a veth between them, created with `ip` and `ethtool`, so that the tested code
+//! Creates two network namespaces and a veth between them with `ip` and `ethtool`, so that the tested code
 //! does not create its own environment.
 
 use std::process::Command;
@@ -17,16 +17,17 @@ use netlink::netdev::{NapiChange, Netdev};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// The near end, `near0`, has NAPIs: GRO is on there, and TSO is off at the far end, `far0`.
+/// A wire between two namespaces. Its near end, `near0`, has NAPIs, because GRO is on there; at its far end,
+/// `far0`, TSO is off.
 #[derive(Debug)]
 pub struct Wire {
     pub near: String,
     pub far: String,
-    /// The original names of the ends, which they get back, if they are existing NICs.
+    /// The original names of both ends if they are existing NICs, which get these names back.
     lent: Option<[String; 2]>,
-    /// The number of the simulated NIC at the near end, if it is one.
+    /// The number of the simulated NIC at the near end, if there is one.
     simulated: Option<u32>,
-    /// The former settings of a lent NIC at the near end, and of its interrupts.
+    /// The former settings of an existing NIC at the near end, and of its interrupts.
     before: Vec<Setting>,
 }
 
@@ -50,7 +51,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Creates the veth, also after it was removed.
+    /// Creates the veth, or recreates it after it was removed.
     pub fn connect(&self, queues: u32) -> Result<(), Failed> {
         let (near, far) = (&self.near, &self.far);
         let count = format!("numrxqueues {queues} numtxqueues {queues}");
@@ -64,8 +65,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Creates a wire from two connected NICs of a guest: `virtio1` or `igb1` is the near end. Its settings
-    /// are restored when this is dropped, also by a test that fails.
+    /// Creates a wire from two connected NICs of a guest: `virtio1` or `igb1` is the near end. Dropping the
+    /// wire restores their settings, even if the test fails.
     pub fn between(nics: &str) -> Result<Self, Failed> {
         let lent = [format!("{nics}1"), format!("{nics}0")];
         let mut wire = Self::unmade(Some(lent.clone()));
@@ -81,8 +82,8 @@ impl Wire {
         Ok(wire)
     }
 
-    /// The settings of a NIC and its interrupts that tests change, as far as it has them, in the order in
-    /// which they are restored.
+    /// Returns those settings of a NIC and its interrupts that tests change, as far as the NIC has them, in
+    /// the order in which they are restored.
     fn settings(&self) -> Result<Vec<Setting>, Failed> {
         let host = self.observe()?;
         let near = host.device_named("near0").ok_or("near0 was not observed")?;
@@ -104,7 +105,8 @@ impl Wire {
         Ok(like.into_iter().filter_map(|one| kernel.read(&[one]).ok()).flatten().collect())
     }
 
-    /// Restores a lent NIC. If anything fails here, the next test that needs it reports it.
+    /// Restores an existing NIC. If a setting cannot be restored, the next test that needs the NIC reports
+    /// it.
     fn restore(&self) {
         let mut kernel = Kernel::new();
         if let Ok(near) = self.near0() {
@@ -112,8 +114,8 @@ impl Wire {
                 let _ = kernel.write(&[Setting::Nic(near.id, NicKnob::FlowRule(flow, None))]);
             }
         }
-        // A table that was written counts as the user's, whatever its content, and keeps the number of
-        // queues.
+        // Reset the indirection table: a table that was written counts as the user's, whatever its content,
+        // and blocks changes to the number of queues.
         let _ = self.in_near("ethtool -X near0 default");
         for one in &self.before {
             let now = kernel.read(std::slice::from_ref(one));
@@ -160,7 +162,8 @@ impl Wire {
         run(&format!("ip netns exec {} {command}", self.near))
     }
 
-    /// Resets the NAPIs of a namespace to defer and suspend nothing: an existing NIC would keep the settings.
+    /// Sets the NAPIs of a namespace to defer and suspend nothing, because an existing NIC would keep the
+    /// settings.
     fn rest(netns: &str) -> Result<(), Failed> {
         let nothing = NapiChange {
             defer_hard_irqs: Some(EmptyPolls(0)),

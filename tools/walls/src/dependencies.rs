@@ -10,9 +10,9 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default)]
 pub struct Dependencies {
     direct: BTreeMap<String, BTreeSet<String>>,
-    /// Dependencies of only its tests, benches and examples.
+    /// The dependencies of a crate that only its tests, benches and examples have.
     of_tests: BTreeMap<String, BTreeSet<String>>,
-    /// The crates of the workspace, each with whether it is below `tools/`.
+    /// The crates of the workspace; the value is whether the crate is below `tools/`.
     rooms: BTreeMap<String, bool>,
 }
 
@@ -20,7 +20,7 @@ impl Dependencies {
     /// Reads the dependencies of the workspace in this directory. Nothing is downloaded.
     ///
     /// # Errors
-    /// Cargo's error, or which part of its output is missing.
+    /// Cargo's error, or the name of the part that Cargo's output lacks.
     pub fn of(workspace: &Path) -> Result<Self, String> {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
         let run = |program: &str, arguments: &[&str]| -> Result<String, String> {
@@ -46,7 +46,7 @@ impl Dependencies {
     /// Parses the output of `cargo metadata`.
     ///
     /// # Errors
-    /// What is missing.
+    /// The name of the part that the output lacks.
     pub fn of_metadata(metadata: &Value) -> Result<Self, String> {
         let list = |value: &Value, field: &str| -> Result<Vec<Value>, String> {
             value[field].as_array().cloned().ok_or(format!("no list `{field}`"))
@@ -87,7 +87,7 @@ impl Dependencies {
         self.direct.get(of).into_iter().flatten().map(String::as_str).collect()
     }
 
-    /// The dependencies of only the tests, benches and examples of a crate.
+    /// The dependencies that only the tests, benches and examples of a crate have.
     pub fn of_tests(&self, of: &str) -> BTreeSet<&str> {
         self.of_tests.get(of).into_iter().flatten().map(String::as_str).collect()
     }

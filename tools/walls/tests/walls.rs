@@ -1,4 +1,5 @@
-//! The table of allowed dependencies between the crates of the workspace. Tests may have others.
+//! Checks the dependencies between the crates of the workspace against a table. Tests may have other
+//! dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -6,16 +7,16 @@ use std::sync::LazyLock;
 
 use walls::Dependencies;
 
-/// Each crate of the workspace, without its prefix `netpolicy-`, and the workspace crates that it may depend
-/// on.
+/// Each crate of the workspace, without the prefix `netpolicy-`, and those workspace crates on which it may
+/// depend.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     // Crates that decide and do no I/O.
     ("model", &[]),
     ("plan", &["model"]),
     ("policy-file", &["model"]),
-    // Generic over the trait `Knobs`: it does not know the kernel.
+    // `apply` is generic over the trait `Knobs`, so it does not depend on a kernel interface.
     ("apply", &["model"]),
-    // The kernel interfaces. Of these, only `linux` is used by the crates below.
+    // The kernel interfaces. The crates below use only `linux`.
     ("sys", &["model"]),
     ("netlink", &["model", "sys"]),
     ("bpf", &["model", "sys"]),
@@ -51,7 +52,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         ],
     ),
     ("lab", &["cli", "daemon", "experiments", "latency", "linux", "model", "session"]),
-    // Parsers are fuzzed wherever they are.
+    // The fuzz targets may depend on every crate that has a parser.
     (
         "fuzz",
         &[
@@ -73,7 +74,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// External crates that deciding crates may depend on. Each can be tested and fuzzed without a host.
+/// The external crates on which the crates that decide may depend. With these, each can be tested and fuzzed
+/// without a host.
 const OTHERS: &[(&str, &[&str])] = &[
     ("netpolicy-model", &["schemars", "serde"]),
     ("netpolicy-plan", &["thiserror"]),
@@ -81,7 +83,7 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("netpolicy-sim", &["thiserror"]),
 ];
 
-/// Crates that no program running unattended as root may contain: the command line and the terminal.
+/// Crates for the command line and the terminal, which no program that runs unattended as root may contain.
 const FOR_PEOPLE: &[&str] = &["clap", "clap_complete", "clap_mangen", "crossterm", "ratatui"];
 
 static DEPENDENCIES: LazyLock<Dependencies> = LazyLock::new(|| {
@@ -142,11 +144,12 @@ fn a_daemon_is_built_without_a_command_line_and_a_terminal() {
     }
 }
 
-/// Modules that only compute. What they return must depend on their arguments alone, in the same order each time.
+/// Modules that only compute: what they return must depend only on their arguments, and be in the same order
+/// each time.
 const PURE: [&str; 3] =
     ["crates/session/src/page", "crates/netpolicy/src/fleet", "crates/latency/src/measure"];
 
-/// What such a module must not name.
+/// Names that these modules must not use.
 const LOOKS_AROUND: [&str; 9] = [
     "Instant::now",
     "SystemTime::now",

@@ -1,5 +1,5 @@
-//! Packages of the backports of this release and of the next release, fetched by apt with a private
-//! configuration: the system's sources, lists and packages do not change.
+//! Fetches packages from the backports of this release and from the next release. apt runs with a private
+//! configuration, so the system's sources, lists and packages do not change.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,8 @@ const LISTS_STAY_FRESH: Duration = Duration::from_secs(24 * 3600);
 /// The oldest kernel with everything that the tests need.
 const OLDEST_KERNEL: &str = "6.18~";
 
-/// A private apt: its own sources and lists, with the system's keys and its record of installed packages.
+/// A private apt, with its own sources and lists, but with the system's keys and the system's record of
+/// installed packages.
 pub(super) struct Apt {
     directory: PathBuf,
     release: String,
@@ -70,7 +71,8 @@ impl Apt {
         Ok(apt)
     }
 
-    /// Fetches the lists of those `suites` that the mirror has, and returns their own names.
+    /// Fetches the package lists of those `suites` that the mirror has. Returns the names that the suites
+    /// have in their repository.
     fn fetch(&self, mirror: &Mirror, suites: &[&str]) -> Result<Vec<String>> {
         let key = mirror.signed_by.as_ref().map_or(String::new(), |key| format!("[signed-by={key}] "));
         let lines: Vec<_> =
@@ -103,7 +105,7 @@ impl Apt {
         Ok(names)
     }
 
-    /// A client of apt's with the private configuration.
+    /// Returns a command of apt that uses the private configuration.
     fn client(&self, program: &str) -> Command {
         let mut command = shell::tied(program);
         let set = |name: &str, below: &str| format!("{name}={}", self.directory.join(below).display());
@@ -113,7 +115,7 @@ impl Apt {
             "Dir::Etc::sourceparts=-".to_owned(),
             set("Dir::State::lists", "lists"),
             set("Dir::Cache", "cache"),
-            // The cache belongs to root: apt's unprivileged download user cannot write there.
+            // The cache belongs to root, so apt's unprivileged download user cannot write there.
             "APT::Sandbox::User=root".to_owned(),
             "Acquire::Languages=none".to_owned(),
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
@@ -191,7 +193,7 @@ pub(super) fn newest_kernel(mut offers: Vec<Offer>) -> Option<Offer> {
     newest(offers)
 }
 
-/// A version without characters that shells and makefiles treat specially.
+/// Replaces the characters of a version that shells and makefiles treat specially.
 pub(super) fn path_letters(version: &str) -> String {
     version.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
 }
@@ -203,7 +205,7 @@ pub(super) fn newer(left: &str, right: &str) -> bool {
 }
 
 impl Mirror {
-    /// The repository of this release.
+    /// Returns the repository of this system's release.
     pub(crate) fn of_this_system() -> Result<Self> {
         let release = files::read(Path::new("/etc/os-release"))?;
         let field = |name: &str| {
@@ -222,14 +224,14 @@ impl Mirror {
         let uri = read_targets(&targets, &codename).ok_or_else(|| {
             format!("no source of `{codename} main` in this system's apt configuration: guests are made of its packages")
         })?;
-        // `indextargets` does not show the key that a source names; the vendor's keyring has a fixed path.
+        // `indextargets` does not show which key a source names, but the vendor's keyring has a fixed path.
         let keyring = format!("/usr/share/keyrings/{}-archive-keyring.gpg", field("ID").unwrap_or_default());
         let signed_by = Path::new(&keyring).is_file().then_some(keyring);
         Ok(Self { uri, release: codename, signed_by })
     }
 }
 
-/// Reads `apt-get indextargets` for the address of a release's repository.
+/// Finds the address of a release's repository in the output of `apt-get indextargets`.
 fn read_targets(targets: &str, release: &str) -> Option<String> {
     targets.lines().find_map(|line| {
         let fields: Vec<_> = line.split('\t').collect();

@@ -1,5 +1,6 @@
-//! A bench with the guest as the server's machine: its kernel, its CPUs, and a NIC whose interrupts its driver
-//! masks. The client runs on this machine, in the network namespace that has the other end of that NIC.
+//! Runs a bench with the guest as the server's machine: its kernel, its CPUs, and a NIC whose driver masks
+//! the NIC's interrupts. The client runs on this machine, in the network namespace that has the other end of
+//! that NIC.
 
 use std::time::Duration;
 
@@ -16,10 +17,10 @@ use crate::release::contents;
 use crate::shell::{self, Result};
 use crate::tally::Tally;
 
-/// The guest's address, and the port of its `bench serve`.
+/// The guest's address, and the port on which its `bench serve` listens.
 const SERVER: &str = "192.0.2.1:7100";
 
-/// The script that the guest runs. $1 is the number of queues, $2 the program `netpolicy`.
+/// The script that the guest runs. $1 is the number of queues, $2 the path of `netpolicy`.
 const SERVE: &str = "ip addr add 192.0.2.1/24 dev virtio0 && ip link set virtio0 up && \
     ethtool -L virtio0 combined \"$1\" && \
     exec \"$2\" bench serve --listen 192.0.2.1:7100 --token /run/guest/token";
@@ -38,15 +39,15 @@ const TOKEN_BYTES: usize = 32;
 const SMOKE: &str = "memcached --mode base,suspend5000 --rate 300 --repeats 1 --seconds 2s --keys 100 \
     --connections 8 --threads 1 --sleep --json";
 
-/// An answer must cost this many times fewer interrupts in the second run.
+/// The minimum factor by which suspension must reduce the interrupts per answer.
 const FEWER: f64 = 10.0;
 
-/// Boots the guest and measures it.
+/// Boots the guest, and measures it as the server of a bench.
 pub(super) fn run(asked: &Asked) -> Result {
     super::pass_on(measure(asked)?)
 }
 
-/// Measures the guest with the distribution's kernel: suspension leaves few interrupts.
+/// Measures the guest with the distribution's kernel, and checks that suspension leaves few interrupts.
 pub(crate) fn smoke() -> Result<Tally> {
     if !shell::is_root() {
         return Ok(Tally::of_skipped("[SKIPPED, needs root] guest/a_guest_is_the_second_machine_of_a_bench"));

@@ -1,4 +1,4 @@
-//! Runs one command in one guest, which does not outlive the call or this process.
+//! Runs one command in one guest. The guest ends when this function returns or this process exits.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -12,25 +12,26 @@ use super::cache::Cache;
 use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
-/// How long a guest may take until its command starts. Emulated CPUs on a busy machine need most of it.
+/// How long a guest may take until its command starts. Emulated CPUs on a busy machine need most of this
+/// time.
 pub(super) const BOOT_LIMIT: Duration = Duration::from_secs(240);
 
 /// How often the guest's output is read.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The name of the token in the guest's directory.
+/// The name of the file with the token, in the guest's directory.
 const TOKEN: &str = "token";
 
 /// How many console lines to print when a guest hangs or dies.
 const CONSOLE_TAIL: usize = 30;
 
-/// A kernel that can boot on this machine's files.
+/// A kernel that can boot with this machine's files as its root.
 pub(super) trait Guest {
     /// Describes the kernel to people.
     fn described(&self) -> String;
-    /// The command that boots it; the console is its standard output.
+    /// Returns the command that boots the kernel; the command's standard output is the console.
     fn command(&self, run: &Run) -> Result<Command>;
-    /// The path of its modules, as `/lib/modules/RELEASE`, if it has any.
+    /// Returns the path of the kernel's modules, for `/lib/modules/RELEASE`, if it has any.
     fn modules(&self) -> Option<PathBuf>;
     /// Prepares the process of [`Guest::command`] so that the guest's command runs undisturbed.
     fn settle(&self, _process: u32) -> Result {
@@ -52,13 +53,13 @@ pub(super) struct Order {
     pub(super) limit: Duration,
 }
 
-/// A command of this machine that uses the guest's command through the network.
+/// A command on this machine that is a client of the guest's command, through the network.
 pub(super) struct Client {
     /// The command and its arguments. The path of the token is added.
     pub(super) command: Vec<String>,
-    /// The client starts when the guest's command has printed this to its standard error.
+    /// The text that the guest's command prints to its standard error when the client may start.
     pub(super) waits_for: &'static str,
-    /// The number of random bytes in the token, which client and guest find in the guest's directory.
+    /// The number of random bytes in the token. Client and guest find the token in the guest's directory.
     pub(super) token_bytes: usize,
 }
 
@@ -69,7 +70,7 @@ pub(super) enum Stream {
     Error,
 }
 
-/// One guest's directory, shared with it as `/run/guest` and removed with it.
+/// The directory of one guest, which the guest sees as `/run/guest`. It is removed after the guest has ended.
 pub(super) struct Run {
     directory: PathBuf,
 }
@@ -93,8 +94,8 @@ pub(super) fn execute(
     execute_with(cache, guest, order, None, received)
 }
 
-/// Boots a guest and runs the command in it. With a client, the run ends when the client exits, with its exit
-/// code.
+/// Boots a guest and runs the command in it. With a client, the run ends when the client exits, and has the
+/// client's exit code.
 pub(super) fn execute_with(
     cache: &Cache,
     guest: &dyn Guest,
@@ -106,7 +107,7 @@ pub(super) fn execute_with(
     watch(cache, guest, order, client, received)
 }
 
-/// Refuses users other than root before anything is built that they could not boot.
+/// Refuses to continue without root, before something is built that the user could not boot.
 pub(super) fn need_root() -> Result {
     if shell::is_root() {
         return Ok(());
@@ -114,7 +115,7 @@ pub(super) fn need_root() -> Result {
     Err("a guest runs on the host's files and has namespaces of its own: run this as root".to_owned())
 }
 
-/// Boots the guest and waits until the client, or without a client the guest's command, has exited.
+/// Boots the guest, and waits until the client has exited or, without a client, the guest's command.
 fn watch(
     cache: &Cache,
     guest: &dyn Guest,
@@ -182,15 +183,15 @@ fn watch(
     }
 }
 
-/// The exit code of a process; `None` while it runs.
+/// Returns the exit code of a process; `None` while it runs.
 fn code_of(process: &mut Child) -> Result<Option<i32>> {
     let ended = process.try_wait().map_err(|error| format!("waiting for the client: {error}"))?;
-    // 128: a signal ended it.
+    // 128 stands for a process that a signal ended.
     Ok(ended.map(|status| status.code().unwrap_or(128)))
 }
 
 impl Client {
-    /// Starts it in the network namespace of the guest's process.
+    /// Starts the client in the network namespace of the guest's process.
     fn start(&self, guest: u32, run: &Run) -> Result<Killed> {
         let mut command = shell::tied("nsenter");
         command.arg(format!("--net=/proc/{guest}/ns/net")).arg("--").args(&self.command);
@@ -200,7 +201,7 @@ impl Client {
 }
 
 impl Order {
-    /// A shell script that execs the command.
+    /// Returns a shell script that execs the command.
     fn script(&self) -> String {
         let mut script = String::from("#!/bin/sh\n");
         for (name, value) in &self.environment {
@@ -218,7 +219,7 @@ fn quoted(word: &str) -> String {
 }
 
 impl Run {
-    /// Creates a separate directory, after removing those of killed runs.
+    /// Creates the directory of a new run, after removing the directories of killed runs.
     fn begin(cache: &Cache) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let runs = cache.at("run");
@@ -246,9 +247,9 @@ impl Run {
         files::write_script(&self.directory.join(name), text)
     }
 
-    /// `unshare` with separate namespaces, to which the guest's own program is added: when this process ends,
-    /// everything in it ends, and its mounts and namespaces disappear. An emulated machine would use all
-    /// available CPU time, so it runs at idle priority.
+    /// Returns an `unshare` command with separate namespaces, to which the guest's program is added. When
+    /// this process ends, all processes in the namespaces end, and the mounts and namespaces disappear. An
+    /// emulated machine would use all available CPU time, so the command has a low CPU priority.
     pub(super) fn contained() -> Command {
         let [nice, others @ ..] = shell::BESIDE_OTHERS;
         let mut command = Command::new(nice);
@@ -257,7 +258,7 @@ impl Run {
         command
     }
 
-    /// Writes a token in hexadecimal digits, for root only.
+    /// Writes a random token in hexadecimal digits to a file that only root can read.
     fn write_token(&self, bytes: usize) -> Result {
         let mut random = vec![0; bytes];
         File::open("/dev/urandom")
@@ -282,7 +283,7 @@ impl Run {
         std::fs::read_to_string(self.directory.join(name)).ok()
     }
 
-    /// The error, with the console's last lines.
+    /// Returns an error with the last lines of the console.
     fn blame(&self, what: &str) -> String {
         let console = std::fs::read(self.directory.join("console")).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
@@ -300,7 +301,7 @@ impl Drop for Run {
     }
 }
 
-/// A process that does not outlive its owner.
+/// A process that is killed when this is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -320,13 +321,13 @@ fn pass_on(stream: Stream, file: &mut File, received: &mut dyn FnMut(Stream, &[u
     Ok(())
 }
 
-/// Prints both outputs as they arrive.
+/// Prints the output of both streams as it arrives.
 pub(super) fn print(stream: Stream, bytes: &[u8]) {
     let written = match stream {
         Stream::Out => std::io::stdout().write_all(bytes).and_then(|()| std::io::stdout().flush()),
         Stream::Error => std::io::stderr().write_all(bytes),
     };
-    // Ignore a closed output.
+    // Ignore errors: the output may be closed.
     let _ = written;
 }
 

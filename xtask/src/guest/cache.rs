@@ -1,4 +1,5 @@
-//! The guest cache: outside the tree, with complete entries only, and one writer at a time.
+//! The guest cache. It is outside the source tree, has only complete entries, and allows one writer at a
+//! time.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -21,11 +22,12 @@ const SUMS: &str = "SHA256SUMS";
 /// With less free space than this, in MiB, a full disk is reported as the cause of a failure.
 const FULL: u64 = 64;
 
-/// A locked file: one writer at a time, until it is dropped. The kernel releases it when this process exits.
+/// A locked file that allows only one writer at a time, until this is dropped. The kernel releases the lock
+/// when this process exits.
 pub(crate) type Lock = File;
 
 impl Cache {
-    /// The user's cache, created if missing.
+    /// Opens the user's cache, and creates it if it is missing.
     pub(crate) fn open() -> Result<Self> {
         let base = match (std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")) {
             (Some(cache), _) if Path::new(&cache).is_absolute() => PathBuf::from(cache),
@@ -49,7 +51,7 @@ impl Cache {
         self.root.join(name)
     }
 
-    /// Waits until no other process creates `what`.
+    /// Takes the lock for building `what`; waits while another process holds it.
     pub(crate) fn lock(&self, what: &str) -> Result<Lock> {
         let path = self.at(&format!("{what}.lock"));
         let file = File::create(&path).about(&path)?;
@@ -60,7 +62,7 @@ impl Cache {
         Ok(file)
     }
 
-    /// Adds a note to a failure if the disk is full, because the messages of compilers and linkers about that
+    /// Adds a note to an error if the disk is full: the messages of compilers and linkers about a full disk
     /// scroll away.
     pub(crate) fn explained(&self, failed: &str) -> String {
         match self.free_mebibytes() {
@@ -76,8 +78,8 @@ impl Cache {
         said.lines().last()?.trim().parse().ok()
     }
 
-    /// Creates an empty directory for `name`, without the remains of an interrupted run. The caller must hold
-    /// the lock.
+    /// Creates an empty directory in which to make the entry `name`, and removes what an interrupted run left
+    /// there. The caller must hold the lock.
     pub(crate) fn begin(&self, name: &str) -> Result<PathBuf> {
         let making = self.at("making").join(name);
         files::remove(&making)?;
@@ -85,7 +87,7 @@ impl Cache {
         Ok(making)
     }
 
-    /// Completes an entry: writes the checksums (of `files`) and renames it.
+    /// Completes an entry: writes the checksums of `files`, and moves the entry to its final name.
     pub(crate) fn finish(&self, making: &Path, name: &str, files: &[&str]) -> Result<PathBuf> {
         let sums = shell::output(Command::new("sha256sum").current_dir(making).arg("--").args(files))?;
         files::write(&making.join(SUMS), &sums)?;
@@ -95,8 +97,8 @@ impl Cache {
         Ok(done)
     }
 
-    /// A complete entry, if it exists and its checksums match. A damaged one is reported and treated as
-    /// missing.
+    /// Returns an entry if it exists, is complete, and its checksums match. A damaged entry is reported and
+    /// treated as missing.
     pub(crate) fn finished(&self, name: &str) -> Option<PathBuf> {
         let done = self.at(name);
         if !done.join(SUMS).is_file() {
@@ -126,7 +128,7 @@ impl Cache {
         self.finished(std::fs::read_to_string(self.at(kind)).ok()?.trim())
     }
 
-    /// Refuses to start something that needs more MiB than are free.
+    /// Refuses to start something that needs more disk space, in MiB, than is free.
     pub(crate) fn need_space(&self, mebibytes: u64, what: &str) -> Result {
         match self.free_mebibytes() {
             Some(free) if free < mebibytes => Err(format!(
@@ -145,7 +147,7 @@ fn with_space_left(failed: &str, root: &Path, free: u64) -> String {
     format!("{failed}: {} has {free} MiB left: make room, or set XDG_CACHE_HOME", root.display())
 }
 
-/// The first 16 hexadecimal digits of the SHA-256 of these texts.
+/// Returns the first 16 hexadecimal digits of the SHA-256 of these texts.
 pub(crate) fn digest(texts: &[&str]) -> Result<String> {
     use std::io::Write as _;
     let mut child = Command::new("sha256sum")
@@ -192,7 +194,7 @@ mod trimming {
         let half = cache.0.begin("kernel").expect("a place");
         files::write(&half.join("vmlinuz"), "half").expect("written");
         assert!(cache.0.finished("making/kernel").is_none(), "it has no checksums");
-        // The previous run was killed; the next one starts over.
+        // The previous run was killed, so this one starts over.
         let making = cache.0.begin("kernel").expect("a place");
         assert!(!making.join("vmlinuz").exists());
         files::write(&making.join("vmlinuz"), "whole").expect("written");

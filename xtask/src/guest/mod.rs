@@ -1,7 +1,7 @@
-//! Guests: other kernels on this machine's files, for tests that the running kernel cannot run. `--qemu`
-//! boots the distribution's newest kernel in an emulated machine, and `--patched` a kernel built here with
-//! the series of `kernel/`, in the same machine. docs/reference/guests.md lists which test needs which guest,
-//! and the limits of both.
+//! Guests: other kernels that boot with this machine's files, for tests that the running kernel cannot run.
+//! `--qemu` boots the distribution's newest kernel in an emulated machine. `--patched` boots, in the same
+//! machine, a kernel built here with the patch series of `kernel/`. docs/reference/guests.md lists which test
+//! needs which guest, and the limits of both.
 
 mod apt;
 mod bench;
@@ -51,7 +51,7 @@ struct Asked {
     options: Options,
 }
 
-/// Builds, boots or tests.
+/// Runs `cargo xtask guest`: builds, boots or tests guests.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let (task, rest) = arguments.split_first().ok_or(USAGE)?;
     let asked = Asked::read(rest)?;
@@ -82,7 +82,7 @@ impl Asked {
         Ok(Self { kind, options })
     }
 
-    /// All patches, in the order of their names.
+    /// Returns the patches in the directory of `--patches`, in the order of their names.
     fn patch_files(&self) -> Result<Vec<PathBuf>> {
         let directory = self.options.path("--patches");
         directory.map_or(Ok(Vec::new()), |directory| patched::in_order(&directory))
@@ -124,7 +124,7 @@ fn boot_and_run(asked: Asked) -> Result {
     pass_on(ended.code)
 }
 
-/// Ends with the exit code of a command in a guest: it is not an error of xtask.
+/// Exits with the exit code of a command in a guest, unless it is 0: its failure is not an error of xtask.
 fn pass_on(code: i32) -> Result {
     match code {
         0 => Ok(()),

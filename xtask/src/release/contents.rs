@@ -1,4 +1,4 @@
-//! The installed files: the only list, used by `make install`, the packages and the archive.
+//! Lists the installed files. This is the only list: `make install`, the packages and the archive use it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::programs::PROGRAMS;
 use crate::shell::{self, Result};
 use crate::{files, linked};
 
-/// The path of the program in the systemd units, which is replaced if the prefix differs.
+/// The path of the program in the systemd units, which is replaced if the prefix is not /usr.
 const IN_UNITS: &str = "/usr/sbin/netpolicy";
 
 /// The commands of the programs of `netpolicy-tools`, which have manual pages and schemas.
@@ -20,7 +20,7 @@ const COMMANDS_OF_TOOLS: [&str; 4] = ["tc", "bench", "sim", "lab"];
 /// The path of the program, relative to the prefix.
 pub(crate) const PROGRAM: &str = "sbin/netpolicy";
 
-/// Where netpolicy finds the other programs, relative to the prefix.
+/// The directory in which netpolicy finds the other programs, relative to the prefix.
 pub(crate) const TOOLS: &str = "libexec/netpolicy";
 
 /// The path of the manual, relative to the prefix, and its sections.
@@ -40,7 +40,7 @@ const FILES: &[(&str, &str)] = &[
     ("packaging/container/Containerfile", "share/netpolicy/container/Containerfile"),
 ];
 
-/// Licences to copy from the project, if a package has no `copyright` that contains them.
+/// Licences to copy from the project, for packages without a `copyright` file that contains them.
 const LICENCES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL-2.0"];
 
 /// Directories whose files are all copied.
@@ -54,7 +54,7 @@ const DIRECTORIES: &[(&str, &str)] = &[
 
 const UNITS: [&str; 2] = ["netpolicy.service", "netpolicy-attach.service"];
 
-/// Shells, and their directories of completions.
+/// Shells, and the paths of their completions.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions/netpolicy"),
     ("zsh", ZSH),
@@ -65,8 +65,8 @@ const INSTALL_USAGE: &str = "usage: [DESTDIR=DIRECTORY] [PREFIX=/usr] cargo xtas
 
 --lists   writes the installed paths there, one file for each package: netpolicy, netpolicy-tools";
 
-/// `cargo xtask install`: installs below `$DESTDIR$PREFIX` (PREFIX defaults to /usr). It starts and enables
-/// nothing.
+/// Runs `cargo xtask install`, which installs below `$DESTDIR$PREFIX` (PREFIX defaults to /usr). It starts
+/// and enables nothing.
 pub(crate) fn install(arguments: &[String]) -> Result {
     let options = Options::read(arguments, &[], &["--lists"], INSTALL_USAGE)?;
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -86,7 +86,7 @@ pub(crate) fn install(arguments: &[String]) -> Result {
     Ok(())
 }
 
-/// Writes the paths below a directory, relative to the prefix, into a file for each package.
+/// Writes the paths of the files below a directory, each with `prefix` before it, into one file per package.
 fn write_lists(below: &Path, prefix: &str, lists: &Path) -> Result {
     let found = Stage::files(below)?;
     let (tools, own): (Vec<_>, Vec<_>) = found.iter().partition(|file| is_of_tools(&file[1..]));
@@ -103,12 +103,12 @@ pub(crate) fn build_programs(options: &[&str]) -> Result {
     shell::run(shell::cargo().args(["build", "--quiet"]).args(options).args(programs))
 }
 
-/// The path of an installed program, relative to the prefix.
+/// Returns the path of an installed program, relative to the prefix.
 pub(crate) fn place(program: &str) -> String {
     if program == PROGRAMS[0] { PROGRAM.to_owned() } else { format!("{TOOLS}/{program}") }
 }
 
-/// Whether a file, below the prefix, is one of the package `netpolicy-tools`.
+/// Whether a file, given by its path below the prefix, belongs to the package `netpolicy-tools`.
 pub(crate) fn is_of_tools(file: &str) -> bool {
     let of_command = |name: &str, before: &str, after: &str| {
         let rest = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
@@ -121,8 +121,9 @@ pub(crate) fn is_of_tools(file: &str) -> bool {
         || of_command(file, "share/netpolicy/schema/", ".json")
 }
 
-/// Lays out everything below a directory, for programs that will see it at `prefix`. The programs in the
-/// directory `programs` must run on this machine: they write their own manual pages, completions and schemas.
+/// Lays out all installed files below a directory, for programs that will see it at `prefix`. The programs in
+/// the directory `programs` must run on this machine, because they write their own manual pages, completions
+/// and schemas.
 pub(crate) fn lay(programs: &Path, below: &Path, prefix: &str) -> Result {
     for program in PROGRAMS {
         files::put(&programs.join(program), &below.join(place(program)), 0o755)?;
@@ -147,7 +148,7 @@ pub(crate) fn lay(programs: &Path, below: &Path, prefix: &str) -> Result {
     Ok(())
 }
 
-/// Lays out copied files: documents keep only links to installed files.
+/// Lays out the files that are only copied. In documents, only links to installed files remain.
 fn lay_copies(below: &Path) -> Result {
     let mut copied: BTreeMap<PathBuf, PathBuf> =
         FILES.iter().map(|(from, to)| (PathBuf::from(from), PathBuf::from(to))).collect();
@@ -169,7 +170,7 @@ fn lay_copies(below: &Path) -> Result {
     Ok(())
 }
 
-/// Lays out the licences below a directory, of netpolicy and everything that is linked.
+/// Lays out, below a directory, the licences of netpolicy and of everything that is linked.
 pub(crate) fn lay_licences(below: &Path) -> Result {
     let documents = below.join("share/doc/netpolicy");
     for file in LICENCES {
@@ -215,7 +216,7 @@ mod test {
         Ok(())
     }
 
-    /// The number of file links in the documents below a directory, and the broken ones.
+    /// Returns the number of links to files in the documents below a directory, and the broken links.
     fn links_astray(below: &Path) -> Result<(usize, Vec<String>)> {
         let (mut links, mut astray) = (0, Vec::new());
         for (_, to) in DIRECTORIES {
@@ -224,7 +225,7 @@ mod test {
                     continue;
                 }
                 let text = files::read(&path)?;
-                // No document has `](` in code.
+                // No document has `](` in code, so every `](` begins the target of a link.
                 for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
                     let file = target.split('#').next().unwrap_or_default();
                     if target.contains("://") || file.is_empty() {

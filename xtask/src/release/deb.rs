@@ -1,4 +1,4 @@
-//! Debian packages, by dpkg-deb.
+//! Creates the Debian packages with dpkg-deb.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,17 +13,17 @@ use crate::shell::{self, Result};
 /// The maintainer scripts.
 pub(super) const SCRIPTS: [&str; 4] = ["preinst", "postinst", "prerm", "postrm"];
 
-/// A maintainer script of a package of this version.
+/// Returns a maintainer script for a package of this version.
 pub(super) fn script(name: &str, version: &str) -> Result<String> {
     let text = files::read(&shell::root().join("packaging/debian").join(name))?.replace("@VERSION@", version);
     let text = filled_script(&text, "sh $script, or purge the package")?;
-    // Debian's administrators can forbid this command to stop a service; scripts share parts with rpm, which
-    // has only systemctl.
+    // Debian's administrators can forbid `deb-systemd-invoke` to stop a service. The scripts share parts with
+    // rpm, which has only systemctl.
     Ok(text.replace("systemctl stop", "deb-systemd-invoke stop"))
 }
 
-/// Packs netpolicy, its tools and their debug symbols into `out`, and returns the first two files. The trees have Debian's own
-/// files afterwards.
+/// Packs netpolicy, its tools and their debug symbols into `out`, and returns the first two files.
+/// Afterwards, the trees also contain Debian's own files.
 pub(crate) fn pack(
     stage: &Stage,
     version: &Version,
@@ -58,8 +58,8 @@ pub(crate) fn pack(
     files::rename(&zsh, &usr.join(DEBIAN_ZSH))?;
     files::remove(zsh.parent().ok_or("no directory of completions")?)?;
 
-    // postinst creates the directory: dpkg would replace a symlink to another disk, and the journal would be
-    // lost.
+    // The script postinst creates this directory. If the package contained it, dpkg would replace a symlink
+    // to another disk, and the journal would be lost.
     files::remove(&stage.root.join("var"))?;
 
     let control = stage.root.join("DEBIAN");
@@ -81,7 +81,7 @@ pub(crate) fn pack(
 
     let place = |name: &str| out.join(format!("{name}_{}_{architecture}.deb", version.debian()));
     let mut trees = vec![(&stage.root, "netpolicy"), (&stage.tools_root, "netpolicy-tools")];
-    // xz, because Debian 11 cannot read zstd.
+    // Use xz, because Debian 11 cannot read zstd.
     let compression: &[&str] = match effort {
         Effort::Release => &["-Zxz"],
         Effort::Trial => &["-Zgzip", "-z1"],

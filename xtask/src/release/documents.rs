@@ -1,10 +1,10 @@
-//! Documents as installed: a link to a file that no package contains becomes plain text.
+//! Prepares documents for installation: a link to a file that no package contains becomes plain text.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-/// A document in which only links to installed files remain. `from` is its path in the project, `installed`
-/// the path of each installed file relative to the prefix.
+/// Returns a document in which only links to installed files remain. `from` is its path in the project;
+/// `installed` has the path of each installed file relative to the prefix.
 pub(super) fn with_installed_links(
     text: &str,
     from: &Path,
@@ -48,14 +48,14 @@ pub(super) fn with_installed_links(
     written
 }
 
-/// The code at the beginning of a text, up to the closing backticks.
+/// Returns the code at the beginning of a text, up to the closing backticks.
 fn code_of(text: &str) -> &str {
     let ticks = text.len() - text.trim_start_matches('`').len();
     let end = text[ticks..].find(&text[..ticks]).map_or(text.len(), |at| ticks + at + ticks);
     &text[..end]
 }
 
-/// The target of a link as installed; `None` if no package contains its file.
+/// Returns the target that a link has when installed; `None` if no package contains its file.
 fn target_of(target: &str, from: &Path, installed: &BTreeMap<PathBuf, PathBuf>) -> Option<String> {
     if target.contains("://") || target.starts_with('#') {
         return Some(target.to_owned());
@@ -67,7 +67,7 @@ fn target_of(target: &str, from: &Path, installed: &BTreeMap<PathBuf, PathBuf>) 
     Some(anchor.map_or_else(|| path.clone(), |anchor| format!("{path}#{anchor}")))
 }
 
-/// A path without `..` and `.`.
+/// Removes `..` and `.` from a path.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -80,7 +80,7 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-/// The relative path from a directory to a file.
+/// Returns the relative path from a directory to a file.
 fn relative(from: &Path, to: &Path) -> PathBuf {
     let common = from.components().zip(to.components()).take_while(|(one, other)| one == other).count();
     let up = from.components().skip(common).map(|_| Component::ParentDir);

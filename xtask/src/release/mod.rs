@@ -1,4 +1,4 @@
-//! `release`: all artefacts of a version, with checksums, in one directory; and trials of them.
+//! `release`: creates all artefacts of a version in one directory, with checksums, and tries them.
 
 pub(crate) mod contents;
 mod deb;

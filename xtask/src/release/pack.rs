@@ -20,7 +20,7 @@ pub(crate) struct Artefacts {
     pub(crate) archive: PathBuf,
 }
 
-/// Creates all artefacts from a program and the programs next to it.
+/// Creates all artefacts from netpolicy and the programs next to it.
 pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) -> Result<Artefacts> {
     setup::need(setup::PACKAGES)?;
     files::make_directory(out)?;
@@ -32,7 +32,7 @@ pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) 
     files::write(&out.join(format!("netpolicy-{}.cdx.json", version.debian())), &licences.sbom)?;
     let archive = archive(&stage, version, out, effort)?;
     stage.split(version.epoch)?;
-    // Debian packages come last: packing them adds files to the trees.
+    // Pack the Debian packages last, because that adds files to the trees.
     let rpms = rpm::pack(&stage, version, out, effort)?;
     let build_ids = programs.iter().map(|program| program.build_id.as_str()).collect::<Vec<_>>().join(" ");
     let debs = deb::pack(&stage, version, &build_ids, out, effort)?;
@@ -47,7 +47,7 @@ pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) 
     Ok(Artefacts { directory: out.to_path_buf(), debs, rpms, archive })
 }
 
-/// The tree as an archive, to be unpacked over `/` of any system.
+/// Packs the tree as an archive that can be unpacked over `/` of any system.
 fn archive(stage: &Stage, version: &Version, out: &Path, effort: Effort) -> Result<PathBuf> {
     let file = out.join(format!("netpolicy-{}-{}.tar.gz", version.debian(), std::env::consts::ARCH));
     let mut tar = Command::new("tar");
@@ -59,7 +59,7 @@ fn archive(stage: &Stage, version: &Version, out: &Path, effort: Effort) -> Resu
     Ok(file)
 }
 
-/// The checksums of all files.
+/// Writes the checksums of all files.
 fn sums(out: &Path) -> Result {
     let names: Vec<_> = files::files_of(out)?
         .into_iter()

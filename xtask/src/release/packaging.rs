@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::files;
 use crate::shell::{self, Result};
 
-/// A script with its parts included; `put_back` is the command to roll back.
+/// Returns a script with its parts included; `put_back` is the command that rolls back.
 pub(super) fn filled_script(script: &str, put_back: &str) -> Result<String> {
     let mut script = script.to_owned();
     for (name, file) in PARTS {
@@ -15,9 +15,9 @@ pub(super) fn filled_script(script: &str, put_back: &str) -> Result<String> {
     Ok(script.replace("@PUT_BACK@", put_back))
 }
 
-/// The maintainer of the packages. Distributors use their own name. Debian policy 5.6.2 requires an address,
-/// and lintian rejects a control file without one (`malformed-contact`). The project has no public address:
-/// `.invalid` never has a host (RFC 2606), so mail bounces immediately.
+/// The maintainer of the packages; distributors use their own name. Debian policy 5.6.2 requires an address,
+/// and lintian rejects a control file without one (`malformed-contact`). The project has no public address,
+/// so use one in `.invalid`: no host exists there (RFC 2606), and mail bounces immediately.
 pub(crate) const MAINTAINER: &str = "the netpolicy developers <netpolicy@packages.invalid>";
 /// The maintainer of the packages, without an address.
 pub(crate) const VENDOR: &str = "the netpolicy developers";
@@ -27,7 +27,7 @@ pub(crate) const VENDOR: &str = "the netpolicy developers";
 pub(crate) struct Version {
     /// The workspace's version: `0.1.0`.
     pub(crate) number: String,
-    /// The suffix of a pre-release.
+    /// The suffix, if this is a pre-release.
     pub(crate) suffix: Option<String>,
     /// The modification time of files, in seconds.
     pub(crate) epoch: u64,
@@ -81,7 +81,7 @@ pub(crate) enum Effort {
     Trial,
 }
 
-/// The parts that a maintainer script of any package may include, and their files.
+/// The parts that the maintainer scripts of all package formats may include, and their files.
 const PARTS: [(&str, &str); 2] =
     [("@AFTER_INSTALL@", "after-install.sh"), ("@BEFORE_REMOVAL@", "before-removal.sh")];
 

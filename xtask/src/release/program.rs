@@ -1,5 +1,5 @@
-//! The packaged programs: statically linked, so that they run on every distribution, and reproducible,
-//! independent of the place and time of the build.
+//! Builds the programs to package. They are statically linked, so that they run on every distribution, and
+//! reproducible: they do not depend on the place and time of the build.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,23 +19,23 @@ pub(crate) struct Program {
     pub(crate) build_id: String,
 }
 
-/// A build ID is a SHA-1.
+/// The number of hexadecimal digits of a build ID, which is a SHA-1.
 const BUILD_ID_DIGITS: usize = 40;
 
-/// The target: that of this machine, named explicitly so that the flags do not affect build scripts.
+/// Returns the target to build for, which is this machine's. Builds name it explicitly, so that the flags do
+/// not affect build scripts.
 pub(crate) fn host_target() -> Result<String> {
     rustc_value("host")
 }
 
-/// A value in rustc's version output: `host`, `release`.
+/// Returns a value in rustc's version output, such as that of `host` or `release`.
 pub(super) fn rustc_value(name: &str) -> Result<String> {
     let said = shell::output(Command::new("rustc").arg("-vV"))?;
     let value = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     value.map(str::to_owned).ok_or_else(|| format!("rustc -vV does not print {name}"))
 }
 
-/// Builds the programs, in `directory` if given, and returns the path of netpolicy, with the others next to
-/// it.
+/// Builds the programs, in `directory` if given. Returns the path of netpolicy; the others are next to it.
 pub(crate) fn build(directory: Option<&Path>) -> Result<PathBuf> {
     let target = host_target()?;
     let root = shell::root();
@@ -68,13 +68,14 @@ pub(crate) fn build(directory: Option<&Path>) -> Result<PathBuf> {
     Ok(below.join(target).join("dist/netpolicy"))
 }
 
-/// Separates the debug information of netpolicy and the programs that it execs, into `directory`.
+/// Separates the debug information of netpolicy, and of the programs that it execs, into `directory`.
 pub(crate) fn split_all(netpolicy: &Path, directory: &Path) -> Result<Vec<Program>> {
     files::make_directory(directory)?;
     PROGRAMS.into_iter().map(|name| split(name, &near(netpolicy, name)?, directory)).collect()
 }
 
-/// The path of the program with this name: next to netpolicy, as cargo builds it, or where it is installed.
+/// Returns the path of the program with this name: next to netpolicy, where cargo builds it, or in the
+/// directory in which it is installed.
 fn near(netpolicy: &Path, name: &str) -> Result<PathBuf> {
     let directory = netpolicy.parent().unwrap_or(Path::new("."));
     let places = [directory.join(name), directory.join("..").join(TOOLS).join(name)];
@@ -88,7 +89,8 @@ fn split(name: &str, built: &Path, directory: &Path) -> Result<Program> {
     let notes = shell::output(Command::new("readelf").args(["--notes", "--wide"]).arg(built))?;
     let build_id = match read_build_id(&notes) {
         Some(id) => id,
-        // A program without a build ID, such as those of the tests, cannot be matched to its symbols anyway.
+        // Programs without a build ID, such as those of the tests, get one from their checksum: they cannot
+        // be matched to their symbols anyway.
         None => shell::output(Command::new("sha1sum").arg(built))?.chars().take(BUILD_ID_DIGITS).collect(),
     };
     let (stripped, debug) = (directory.join(name), directory.join(format!("{name}.debug")));

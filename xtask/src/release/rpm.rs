@@ -1,4 +1,4 @@
-//! RPM packages, by rpmbuild.
+//! Creates the RPM packages with rpmbuild.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort)
         ("use_source_date_epoch_as_buildtime", "1".to_owned()),
         ("clamp_mtime_to_source_date_epoch", "1".to_owned()),
         ("source_date_epoch_from_changelog", "0".to_owned()),
-        // RHEL 8 can read this compression.
+        // RHEL 8 can read these compression formats.
         ("_binary_payload", if effort == Effort::Release { "w6.xzdio" } else { "w1.gzdio" }.to_owned()),
         ("_build_id_links", "none".to_owned()),
         ("__os_install_post", "%{nil}".to_owned()),

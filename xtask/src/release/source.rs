@@ -1,5 +1,5 @@
-//! Source packages: the sources of a version with every crate that it takes, as a Debian source package and a
-//! source rpm, both of which build offline.
+//! Creates source packages: the sources of a version with every crate that it needs, as a Debian source
+//! package and a source rpm. Both build offline.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -23,8 +23,9 @@ const USAGE: &str = "usage: cargo xtask source-packages [--out DIRECTORY] [--tes
 The sources are those of the last commit. Debian: dpkg-buildpackage in what dpkg-source -x unpacks;
 rpm: rpmbuild --rebuild. Both need Rust, clang and libbpf, and no network.";
 
-/// Directories of vendored crates that no build of netpolicy reads, by crate: libelf and zlib are the
-/// system's. Of its copy of libbpf, libbpf-sys includes headers.
+/// Directories of vendored crates that no build of netpolicy reads, by crate. elfutils and zlib are unused,
+/// because libelf and zlib are the system's. libbpf-sys's copy of libbpf stays, because libbpf-sys includes
+/// its headers.
 const UNUSED: [(&str, &[&str]); 1] = [("libbpf-sys", &["elfutils", "zlib"])];
 
 /// Suffixes of files that a source package must not contain: compiled files, and backup copies that
@@ -34,7 +35,7 @@ const REMOVED: [&str; 8] = ["a", "dll", "exe", "lib", "o", "orig", "so", "wasm"]
 /// The file in which cargo keeps the checksums of a vendored crate.
 const CHECKSUMS: &str = ".cargo-checksum.json";
 
-/// The crates whose tests a package's build runs: those that need neither root nor a particular kernel.
+/// The crates whose tests run when a package is built: those that need neither root nor a particular kernel.
 const TESTED: [&str; 4] = ["netpolicy-model", "netpolicy-plan", "netpolicy-policy-file", "netpolicy-netlink"];
 
 /// Creates both source packages.
@@ -56,15 +57,15 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 /// The first Debian release with the required versions of Rust and libbpf.
 const SUITE: &str = "forky";
 
-/// The packages that the root needs: the build dependencies of `debian/control`, and the tools for both
-/// formats.
+/// The packages that the root must contain: the build dependencies of `debian/control`, and the tools for
+/// both package formats.
 const WITH_COMPILERS: [&str; 9] =
     ["build-essential", "cargo", "clang", "debhelper", "fakeroot", "libbpf-dev", "lintian", "rpm", "rustc"];
 
-/// The disk space for this root, as an archive and unpacked, and for what is built in it, in MiB.
+/// The disk space, in MiB, for this root as an archive and unpacked, and for what is built in it.
 const SPACE: u64 = 8_000;
 
-/// Builds both packages in a root of Debian that has no network, and runs lintian on the Debian packages.
+/// Builds both packages in a Debian root without network, and runs lintian on the Debian packages.
 fn build_offline(packages: &[PathBuf; 2], out: &Path) -> Result {
     let root = out.join("root");
     files::make_directory(&root)?;
@@ -81,7 +82,7 @@ fn build_offline(packages: &[PathBuf; 2], out: &Path) -> Result {
         format!("dpkg-source -x {dsc} deb && cd deb && dpkg-buildpackage --no-sign"),
         "lintian --allow-root --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs *.changes".to_owned(),
         "rm -rf deb".to_owned(),
-        // rpm does not know what dpkg installed.
+        // --nodeps: rpm does not know which packages dpkg has installed.
         format!("rpmbuild --rebuild --nodeps --define '_topdir /build/rpm' {srpm}"),
     ] {
         eprintln!("source-packages: {step}");
@@ -100,7 +101,7 @@ fn build_offline(packages: &[PathBuf; 2], out: &Path) -> Result {
     files::remove(&root)
 }
 
-/// Creates the Debian source package's `.dsc` and the source rpm in a directory.
+/// Creates the `.dsc` of the Debian source package, and the source rpm, in a directory.
 pub(crate) fn pack(version: &Version, out: &Path) -> Result<[PathBuf; 2]> {
     crate::setup::need(crate::setup::PACKAGES)?;
     let making = out.join("making");
@@ -130,7 +131,7 @@ pub(crate) fn pack(version: &Version, out: &Path) -> Result<[PathBuf; 2]> {
     Ok([dsc, srpm])
 }
 
-/// A directory as an archive whose bytes depend on its contents alone.
+/// Packs a directory into an archive whose bytes depend only on the directory's contents.
 fn archive(directory: &Path, version: &Version, file: &Path) -> Result {
     let (parent, name) = (directory.parent(), directory.file_name());
     let mut tar = Command::new("tar");
@@ -167,7 +168,8 @@ fn vendor_crates(vendor: &Path) -> Result {
     Ok(())
 }
 
-/// The vendored directories of crates that are built for Linux, including those of tests and build scripts.
+/// Returns the vendored directories of crates that are built for Linux, including those of tests and build
+/// scripts.
 fn built() -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for target in TARGETS {
@@ -182,7 +184,7 @@ fn built() -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// Removes the files with [`REMOVED`] suffixes below a directory.
+/// Removes the files below a directory whose suffixes are in [`REMOVED`].
 fn remove_unwanted(directory: &Path) -> Result {
     for path in files::entries(directory)? {
         let unwanted = path.extension().is_some_and(|ending| REMOVED.iter().any(|of| ending == *of));
@@ -195,7 +197,8 @@ fn remove_unwanted(directory: &Path) -> Result {
     Ok(())
 }
 
-/// Removes everything except a crate's manifest, and creates an empty file wherever the manifest names one.
+/// Removes everything except a crate's manifest, and creates an empty file for each path that the manifest
+/// names.
 fn keep_manifest(directory: &Path) -> Result {
     let manifest = files::read(&directory.join("Cargo.toml"))?;
     for path in files::entries(directory)? {
@@ -208,14 +211,15 @@ fn keep_manifest(directory: &Path) -> Result {
         let value = line.strip_prefix("path = \"").or_else(|| line.strip_prefix("build = \""))?;
         value.strip_suffix('"').map(str::to_owned)
     };
-    // Older manifests do not name the path of the library.
+    // Older manifests do not name the path of the library, so always create the default.
     for file in manifest.lines().filter_map(named).chain(["src/lib.rs".to_owned()]) {
         files::write(&directory.join(file), "")?;
     }
     Ok(())
 }
 
-/// Rewrites cargo's checksums of a vendored crate: they list the remaining files, except the empty ones.
+/// Rewrites the file with cargo's checksums of a vendored crate, so that it lists only the remaining files,
+/// except the empty ones.
 fn write_checksums(directory: &Path) -> Result {
     let file = directory.join(CHECKSUMS);
     let mut sums: Value = serde_json::from_str(&files::read(&file)?).about(&file)?;
@@ -225,7 +229,7 @@ fn write_checksums(directory: &Path) -> Result {
     files::write(&file, &sums.to_string())
 }
 
-/// The Debian source package: both archives, and `debian/`.
+/// Creates the Debian source package from both archives and `debian/`.
 fn debian(
     tree: &Path,
     vendor: &Path,
@@ -258,24 +262,24 @@ fn debian(
     Ok(out.join(format!("netpolicy_{}.dsc", revised.number)))
 }
 
-/// A maintainer script with the place where debhelper adds its own lines.
+/// Returns a maintainer script with the marker at which debhelper inserts its own lines.
 fn with_debhelper(script: &str) -> String {
     let text = script.trim_end().trim_end_matches("exit 0").trim_end();
     format!("{text}\n\n#DEBHELPER#\n\nexit 0\n")
 }
 
-/// The options of cargo that select [`TESTED`].
+/// Returns the cargo options that select [`TESTED`].
 fn tested() -> String {
     TESTED.map(|name| format!("-p {name}")).join(" ")
 }
 
-/// Licences whose texts every Debian system has.
+/// Licences whose texts are on every Debian system.
 const COMMON: [&str; 3] = ["Apache-2.0", "GPL-2.0-only", "LGPL-2.1-only"];
 
 /// The SPDX identifier of a licence with an exception, whose text repeats the licence.
 const LLVM: &str = "Apache-2.0 WITH LLVM-exception";
 
-/// `debian/copyright`, in Debian's machine-readable format 1.0: netpolicy, and each crate that is linked.
+/// Returns `debian/copyright`, in Debian's machine-readable format 1.0, for netpolicy and each linked crate.
 fn copyright(components: &[Component]) -> Result<String> {
     let mut text = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\
         Upstream-Name: netpolicy\n\
@@ -314,7 +318,7 @@ fn copyright(components: &[Component]) -> Result<String> {
                 let file = if name == "Apache-2.0" { name } else { file };
                 format!("On Debian systems, the full text is in /usr/share/common-licenses/{file}.")
             }
-            // Only the exception's text is needed, because the licence's own text is elsewhere.
+            // Include only the text of the exception: Debian systems have that of the licence.
             Some(words) if name == LLVM => {
                 let exception = words.split_once("LLVM Exceptions").map_or("", |(_, after)| after);
                 let exception = exception.split_once('\n').map_or("", |(_, after)| after);
@@ -343,7 +347,7 @@ fn copyright(components: &[Component]) -> Result<String> {
 
 /// An SPDX expression as Debian's copyright format (DEP-5) writes it.
 fn dep5_expression(expression: &str) -> String {
-    // In this format, a comma has lower precedence than `or`.
+    // In this format, a comma binds less tightly than `or`.
     let words = expression.replace(") AND ", ", and ").replace(" OR ", " or ").replace(" AND ", " and ");
     let words = words.replace(['(', ')'], "");
     words.replace(" WITH LLVM-exception", " with LLVM exception")
@@ -355,13 +359,14 @@ fn identifiers(expression: &str) -> Vec<&str> {
     alternatives.map(|name| name.trim_matches(['(', ')', ' '])).collect()
 }
 
-/// The copyright notices in a crate's licence files; without any, the crate's developers.
+/// Returns the copyright notices in a crate's licence files or, if there are none, names the crate's
+/// developers.
 fn notices(component: &Component) -> Result<Vec<String>> {
     let mut found = BTreeSet::new();
     for path in &component.texts {
         let words = std::fs::read(path).about(path)?;
         let words = String::from_utf8_lossy(&words).into_owned();
-        // Skip templates, which have their fields in brackets.
+        // Skip the lines of templates, whose fields are in brackets.
         let lines = words.lines().map(str::trim).filter(|line| !line.contains(['[', '{']));
         let lines = lines.filter_map(|line| line.strip_prefix("Copyright "));
         found.extend(lines.filter(|line| line.contains(|c: char| c.is_ascii_digit())).map(str::to_owned));
@@ -372,8 +377,8 @@ fn notices(component: &Component) -> Result<Vec<String>> {
     Ok(found.into_iter().collect())
 }
 
-/// The text of a licence in a crate: the file that is named after the licence, or the only licence file of a
-/// crate with one licence.
+/// Returns the text of a licence from a crate: the file that is named after the licence or, in a crate with
+/// one licence, the only licence file.
 fn text_of(name: &str, component: &Component) -> Result<Option<String>> {
     let key = match name {
         "BSL-1.0" => "BOOST".to_owned(),
@@ -387,7 +392,7 @@ fn text_of(name: &str, component: &Component) -> Result<Option<String>> {
     named.or(only).map(|path| files::read(path)).transpose()
 }
 
-/// The source rpm: both archives, and the spec file.
+/// Creates the source rpm from both archives and the spec file.
 fn srpm(
     archives: &[PathBuf; 2],
     version: &Version,
@@ -445,7 +450,8 @@ fn srpm(
     Ok(out.join(format!("netpolicy-{number}-{release}.src.rpm")))
 }
 
-/// A crate's version in rpm's format, which allows no `-` and sorts what follows `~` before the release.
+/// Returns a crate's version in rpm's format, which allows no `-` and sorts the part after `~` before the
+/// release.
 fn rpm_version(version: &str) -> String {
     version.replace('-', "~")
 }

@@ -1,5 +1,5 @@
-//! The components linked into the programs: names, versions, licences and their texts, for `copyright` and
-//! for a bill of materials (CycloneDX); and the packaged changelog.
+//! Writes the documents about the linked components: names, versions, licences and their texts, for
+//! `copyright` and for a bill of materials (CycloneDX). Also writes the packaged changelog.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,9 +12,9 @@ use crate::shell::{self, Result};
 
 /// The two documents about linked components.
 pub(crate) struct Licences {
-    /// Every component with its licence, then every licence text once.
+    /// The text of `copyright`: every component with its licence, then every licence text once.
     pub(crate) copyright: String,
-    /// CycloneDX 1.5, as JSON.
+    /// The bill of materials: CycloneDX 1.5, as JSON.
     pub(crate) sbom: String,
 }
 
@@ -35,7 +35,7 @@ const HEAD: &str = "netpolicy: packet delivery as a policy says.\n\n\
     LGPL's libraries: their source is all that this takes (docs/howto/install.md of the project).\n\n";
 
 impl Licences {
-    /// Collects the licences from cargo, and from dpkg for C libraries.
+    /// Collects the licences of crates from cargo, and those of C libraries from dpkg.
     pub(crate) fn of_programs(version: &Version) -> Result<Self> {
         let mut components = linked::crates()?;
         components.push(rust()?);
@@ -81,7 +81,7 @@ fn libraries() -> Vec<Component> {
     found
 }
 
-/// The changelog in Debian's format: this version's section of `CHANGELOG.md`.
+/// Returns the changelog in Debian's format, with this version's section of `CHANGELOG.md`.
 pub(crate) fn changelog(version: &Version) -> Result<String> {
     let text = files::read(&shell::root().join("CHANGELOG.md"))?;
     let date = shell::output(
@@ -95,7 +95,7 @@ pub(crate) fn changelog(version: &Version) -> Result<String> {
     ))
 }
 
-/// The entries of a version's section, or else of the first one, wrapped.
+/// Returns the wrapped entries of a version's section or, if there is none, of the first section.
 fn entries(changelog: &str, number: &str) -> String {
     const WIDTH: usize = 78;
     let section = changelog.split("\n## ").skip(1).find(|section| section.starts_with(number));

@@ -1,4 +1,5 @@
-//! The tree to pack. Modes, owners and times are fixed, so that the same contents give the same bytes.
+//! Lays out the file trees to pack. Modes, owners and times are fixed, so that the same contents give the
+//! same bytes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,18 +11,19 @@ use super::sources::{Licences, changelog};
 use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
-/// The contents of all packages below /usr, for all package formats.
+/// The trees of the files of all packages, for all package formats.
 pub(crate) struct Stage {
-    /// The future `/`; until [`Stage::split`], it includes what `tools_root` contains afterwards.
+    /// The tree of the package netpolicy, as the future `/`. Until [`Stage::split`], it includes the files
+    /// that `tools_root` contains afterwards.
     pub(crate) root: PathBuf,
-    /// The future `/` of the tools' package.
+    /// The tree of the tools' package, as the future `/`.
     pub(crate) tools_root: PathBuf,
-    /// The future `/` of the debug symbols' package.
+    /// The tree of the debug symbols' package, as the future `/`.
     pub(crate) debug_root: PathBuf,
 }
 
 impl Stage {
-    /// Lays out the tree in an empty directory. The programs run here and write their manual pages.
+    /// Lays out the tree in an empty directory. The programs run on this machine to write their manual pages.
     pub(crate) fn new(
         directory: &Path,
         programs: &[Program],
@@ -75,7 +77,8 @@ impl Stage {
         let emptied = self.root.join("usr").join(contents::TOOLS);
         files::remove(&emptied)?;
         files::remove(emptied.parent().unwrap_or(&emptied))?;
-        // The licences of netpolicy-tools are in the package netpolicy, on which it depends.
+        // The licences of netpolicy-tools are in the package netpolicy, on which netpolicy-tools depends, so
+        // link to them.
         let documents = self.tools_root.join("usr/share/doc");
         files::make_directory(&documents)?;
         let link = documents.join("netpolicy-tools");
@@ -84,7 +87,7 @@ impl Stage {
         settle(&self.tools_root, epoch)
     }
 
-    /// Every file of a tree, by its installed path: `/usr/sbin/netpolicy`, sorted.
+    /// Returns the installed path of every file of a tree, such as `/usr/sbin/netpolicy`, sorted.
     pub(crate) fn files(tree: &Path) -> Result<Vec<String>> {
         let said = shell::output(
             Command::new("find")
@@ -96,7 +99,7 @@ impl Stage {
         Ok(files)
     }
 
-    /// The size of a tree in KiB.
+    /// Returns the size of a tree in KiB.
     pub(crate) fn kibibytes(tree: &Path) -> Result<u64> {
         let said = shell::output(
             Command::new("du").args(["--summarize", "--apparent-size", "--block-size=1024"]).arg(tree),

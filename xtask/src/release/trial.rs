@@ -1,4 +1,4 @@
-//! Trials of the packages: packs and lays out what `packaging/trials/run.sh` needs, and runs the script.
+//! Tries the packages: packs and lays out what `packaging/trials/run.sh` needs, and runs this script.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -19,13 +19,13 @@ const SCRIPT: &str = "packaging/trials/run.sh";
 /// The packages that a root needs for systemd and a lab with two network namespaces.
 const WITH_SYSTEMD: [&str; 5] = ["systemd", "systemd-sysv", "iproute2", "ethtool", "libelf1"];
 
-/// The Debian releases on which a released program must run.
+/// The Debian releases on which a released program is tried.
 const SUITES: [&str; 3] = ["bullseye", "bookworm", "trixie"];
 
 /// The maximum disk space of a root, in MiB, as an archive and unpacked.
 const SPACE: u64 = 800;
 
-/// Tries packages of the tests' program: all trials, or those with `only` in their names.
+/// Tries packages of the program that the tests use: runs all trials, or those with `only` in their names.
 pub(crate) fn run(only: Option<&str>, program: Option<&Path>) -> Result<Tally> {
     if let Some(why) = unfit() {
         return Ok(Tally::of_skipped(&format!("[SKIPPED, {why}] packages")));
@@ -41,7 +41,7 @@ pub(crate) fn run(only: Option<&str>, program: Option<&Path>) -> Result<Tally> {
     run_script(&artefacts, &version, false, only)
 }
 
-/// Tries release packages, with checks that only they can pass.
+/// Tries release packages, including the checks that only release packages can pass.
 pub(crate) fn of_release(artefacts: &Artefacts, version: &Version) -> Result {
     match unfit() {
         Some(why) => Err(format!("the artefacts cannot be tried: {why}")),
@@ -49,7 +49,7 @@ pub(crate) fn of_release(artefacts: &Artefacts, version: &Version) -> Result {
     }
 }
 
-/// The reason why containers cannot be started here.
+/// Returns the reason why containers cannot be started on this machine, if there is one.
 fn unfit() -> Option<String> {
     if !shell::is_root() {
         return Some("needs root".to_owned());
@@ -69,8 +69,8 @@ fn run_script(artefacts: &Artefacts, version: &Version, released: bool, only: Op
         shell::output(Command::new("dpkg-deb").arg("-x").arg(deb).arg(&unpacked))?;
     }
     let program = unpacked.join("usr/sbin/netpolicy");
-    // The earlier version is the same program, packaged with another version number, which is all that an
-    // upgrade sees.
+    // As the earlier version, package the same program with another version number: an upgrade sees only the
+    // number.
     let earlier_version = Version { suffix: Some("earlier".to_owned()), ..version.clone() };
     let earlier = pack(&program, &earlier_version, &directory.join("earlier"), Effort::Trial)?;
     pack(&program, &earlier_version, &directory.join("again"), Effort::Trial)?;
@@ -117,15 +117,16 @@ fn run_script(artefacts: &Artefacts, version: &Version, released: bool, only: Op
     Ok(trials)
 }
 
-/// Unpacks the root of a suite into a directory. Its packages are fetched from the system's mirror the first
-/// time.
+/// Links the archive of a suite's root into a directory. On first use, the root's packages are fetched from
+/// the system's mirror.
 fn lay_root(directory: &Path, name: &str, suite: &str, packages: &[&str]) -> Result {
     let to = directory.join(format!("{name}.tar"));
     std::os::unix::fs::symlink(root_archive(suite, packages, SPACE)?, &to)
         .map_err(|error| format!("{}: {error}", to.display()))
 }
 
-/// The archive of a root, created if it does not exist and this much disk space is free.
+/// Returns the archive of a root. Creates the archive if it does not exist; this needs `mebibytes` of free
+/// disk space.
 pub(super) fn root_archive(suite: &str, packages: &[&str], mebibytes: u64) -> Result<PathBuf> {
     const FILE: &str = "root.tar";
     let cache = Cache::open()?;
@@ -140,7 +141,7 @@ pub(super) fn root_archive(suite: &str, packages: &[&str], mebibytes: u64) -> Re
     let making = cache.begin("root")?;
     let mut mmdebstrap = shell::tied("mmdebstrap");
     mmdebstrap.args(["--variant=minbase", "--quiet", "--mode=root"]);
-    // Accept a mirror that is a snapshot of an earlier day; signatures are checked as always.
+    // Accept a mirror that is a snapshot of an earlier day. Signatures are still checked.
     mmdebstrap.arg("--aptopt=Acquire::Check-Valid-Until \"false\"");
     mmdebstrap.arg(format!("--include={}", packages.join(",")));
     mmdebstrap.arg(suite).arg(making.join(FILE)).arg(format!("deb {key}{} {suite} main", mirror.uri));

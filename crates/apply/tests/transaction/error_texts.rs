@@ -7,8 +7,8 @@ use model::{IrqKnob, IrqNumber, Plan, Setting, Step};
 use crate::faulty_host::{Fault, FaultyHost, nudged};
 use crate::scene::{Scene, change, cpus, gro, host_for, latency_plan, second};
 
-/// Returns the error message of a commit on a host with these faults. Directories and pids are removed,
-/// because they differ between runs.
+/// Returns the error message of a commit on a host with these faults. Directories and pids are replaced
+/// by fixed ones, because they differ between runs.
 fn says(plan: Plan, faults: impl IntoIterator<Item = Fault>) -> String {
     let scene = Scene::new();
     let mut host = FaultyHost::new(&host_for(&plan));

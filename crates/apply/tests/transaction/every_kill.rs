@@ -28,8 +28,8 @@ fn run(plan: &Plan, fault: Option<Fault>, decide: impl FnOnce(&Scene, &mut Fault
 }
 
 impl Run {
-    /// Truncates the journal at every byte, as a kill would, and rolls back. Returns the number of distinct
-    /// host states.
+    /// Truncates the journal at every byte, as a kill would, and rolls back. Returns the number of pairs of a
+    /// length and a host state that were tried.
     fn kill_everywhere(&self, before: &[Setting]) -> usize {
         let first_line = self.journal.iter().position(|&b| b == b'\n').expect("a first line") + 1;
         let mut ends = 0;
@@ -187,7 +187,7 @@ fn a_change_in_force_that_a_cut_journal_does_not_record_is_reported_and_left() {
     assert!(undone.to_string().contains("the journal does not record this write"), "{undone}");
     assert!(undo_script.is_file());
 
-    // If the script has already restored this change, there is nothing left to report.
+    // If the script has already restored the host, there is nothing left to report.
     let mut host = FaultyHost::new(&before);
     let undone = whole.scene.journal.roll_back(whole.name, &mut host, second(10)).expect("rolls back");
     assert_eq!((undone.changes.len(), host.writes), (0, 0));

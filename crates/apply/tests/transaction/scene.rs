@@ -52,7 +52,7 @@ impl Scene {
     }
 }
 
-/// Returns the moment this many seconds after the start of the test.
+/// Returns the moment this many seconds after the fixed time of the test's requests.
 pub(crate) fn second(second: u64) -> Moment {
     let unix_micros = 1_795_233_900_123_456 + second * 1_000_000;
     Moment { unix_micros, since_boot: Nanoseconds((1_000 + second) * 1_000_000_000) }

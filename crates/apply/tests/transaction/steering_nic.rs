@@ -171,8 +171,8 @@ impl Knobs for Nic {
             let rounds = matches!(self.fault, Some(Fault::Round(n)) if n == this);
             match setting {
                 Setting::Nic(_, NicKnob::RssContext(queues, there)) => {
-                    // As the real writer does, the fake checks what it created, and removes a context that it
-                    // cannot find again.
+                    // The real writer checks what it created, and removes a context that it cannot find
+                    // again, so the fake fails without creating one.
                     if rounds && *there {
                         return Err(refused(setting, "the driver created another table"));
                     }

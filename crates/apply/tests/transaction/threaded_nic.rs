@@ -239,7 +239,7 @@ impl Knobs for Nic {
 }
 
 /// Returns a plan for a busy-polling thread on each of the NIC's two queues, each with its own CPU and
-/// scheduling class.
+/// with the scheduling class FIFO.
 fn plan(nic: &Nic) -> Plan {
     let mut now = Nic { fault: None, ..nic.clone() };
     let mut to = |setting: Setting| change(now.value(&setting).expect("is up"), setting);

@@ -1,7 +1,7 @@
 //! `SO_NETPOLICY` and `PR_SET_NETPOLICY`: the policies that applications request for their sockets and
 //! themselves.
 //!
-//! The policy numbers are defined in `include/netpolicy.h`. This module does not interpret them.
+//! The policy numbers are defined in `include/netpolicy.h`. Their meaning is decided elsewhere.
 
 mod cgroup;
 mod reader;

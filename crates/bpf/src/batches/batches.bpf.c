@@ -30,8 +30,8 @@
 
 #define EPOLLS_MAX 16384
 #define NAPIS_MAX 4096
-/* The maximum number of attempts to end a batch if other threads end batches at
- * the same time. */
+/* The maximum number of attempts to record a batch as the longest one if other
+ * threads end batches at the same time. */
 #define RACES_MAX 4
 
 char LICENSE[] SEC("license") = "GPL";

@@ -17,7 +17,7 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/family.bpf.o"));
 /// The key of a map that has only one entry.
 const ONLY: [u8; 4] = [0; 4];
 
-/// Values of the map of members, as in `family.h`.
+/// Values of the map of members: `FAMILY_FOLLOWED` and `FAMILY_ALONE` in `family.h`.
 const FOLLOWED: u32 = 1;
 const ALONE: u32 = 2;
 

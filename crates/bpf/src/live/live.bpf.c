@@ -863,8 +863,8 @@ static __always_inline void waits(struct live_waiting *found, __u64 probed, __u6
 		*longest = found->now - last;
 }
 
-/* Counts a socket as stalled if its longest wait exceeds a threshold, and as
- * waiting throughout if it exceeds the window. */
+/* Counts a socket as stalled if its longest wait is at least a threshold, and as
+ * waiting throughout if it is at least the length of the window. */
 static __always_inline void has_waited(struct live_waiting *found, __u64 longest)
 {
 	found->stalled += longest >= found->stalled_ns;

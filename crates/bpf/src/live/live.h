@@ -213,7 +213,8 @@ struct live_counts {
 	 */
 	__u64 opened;
 	/*
-	 * Reads at which the receive window was closed, because the service reads too slowly.
+	 * Reads that found the receive window closed when the read before had not: the service
+	 * reads too slowly.
 	 */
 	__u64 zero_windows;
 	/* Datagrams that arrived. */
@@ -295,8 +296,8 @@ struct live_waiting {
 	__u64 requests;
 	__u64 oldest;
 	/*
-	 * A threshold, set by user space, and the number of sockets whose last
-	 * unanswered arrival is at least that long ago.
+	 * A threshold, set by user space, and the number of sockets with an
+	 * unanswered exchange whose last arrival is at least that long ago.
 	 */
 	__u64 stalled_ns;
 	__u64 stalled;

@@ -31,8 +31,8 @@ const ONLY: [u8; 4] = [0; 4];
 /// The iterator that reports unanswered requests. Reading its output runs it.
 const ITERATOR: &str = "live_waits";
 
-/// The programs that trace the network stack; one runs at every receive softirq, the other at every
-/// transmitted packet.
+/// The programs that trace the network stack; one runs at every softirq, the other at every transmitted
+/// packet.
 const OF_STACK: [&str; 2] = ["live_softirq", "live_transmits"];
 
 /// The programs that observe datagrams; they are loaded only if there are UDP ports.

@@ -38,7 +38,7 @@ pub struct Waited {
     /// bytes of a name are compared.
     pub images: BTreeSet<String>,
     /// Report every listening TCP socket in the reader's network namespace, and every UDP port that is bound
-    /// there, but at most 8 UDP ports per process in ten seconds: a server binds a few ports when it starts,
+    /// there, but at most 8 UDP ports per process in ten seconds: a server binds a few ports at once,
     /// whereas a resolver binds one for each query.
     pub all_listeners: bool,
     /// Report the events of `all_listeners` in other network namespaces, too, so that a container's server is

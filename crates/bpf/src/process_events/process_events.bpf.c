@@ -231,8 +231,8 @@ static __always_inline void connected(const struct sock *sk)
 }
 
 /*
- * Returns whether the reader has requested the servers on all ports in this
- * namespace, for this task.
+ * Returns whether a server of this task in this namespace is reported whatever
+ * its port.
  */
 static __always_inline bool is_wanted_server(const struct wanted_where *where, struct task_struct *task,
 					     __u32 netns)
@@ -270,8 +270,8 @@ int BPF_PROG(socket_changed, const struct sock *sk, const int oldstate, const in
 	return 0;
 }
 
-/* Returns whether to report another UDP port of this process. A server binds a few ports when it
- * starts, whereas a resolver binds one for each query. */
+/* Returns whether to report another UDP port of this process. A server binds a few ports at about
+ * the same time, whereas a resolver binds one for each query. */
 static __always_inline bool is_one_of_few_udp_ports(struct task_struct *task)
 {
 	struct udp_ports *known, first = {

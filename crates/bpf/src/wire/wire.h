@@ -30,7 +30,7 @@ struct wire_seen {
 	/* The number of requests that the server's host answered. */
 	__u64 answered;
 	/* The number of requests that were not tracked, because too many were
-	 * outstanding on a connection. */
+	 * outstanding on a connection, or there were too many connections. */
 	__u64 lost;
 	/*
 	 * Times from the transmission of a request to the transmission of its

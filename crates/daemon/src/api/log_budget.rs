@@ -69,8 +69,8 @@ impl LogBudget {
         admitted
     }
 
-    /// Begins a new window if the last one is over. Returns a line for each user that states how many lines
-    /// were omitted.
+    /// Begins a new window if the last one is over. Returns lines that state how many lines were omitted,
+    /// and whose.
     pub(super) fn summarize(&mut self, now: Instant) -> Vec<String> {
         if now.duration_since(self.begun) <= WINDOW {
             return Vec::new();

@@ -506,10 +506,10 @@ impl Page {
 /// A function that returns one of TCP's counters.
 type Count = fn(&LiveCounts) -> u64;
 
-/// A function that returns the number of response times up to a bucket's edge.
+/// A function that returns the number of time spans up to a bucket's edge.
 type Within = fn(&Totals, Nanoseconds) -> u64;
 
-/// A function that returns the number of response times, and their sum.
+/// A function that returns the number of time spans, and their sum.
 type All = fn(&Totals) -> (u64, Nanoseconds);
 
 /// The histograms of a service: the name, the help text, and the functions that return the values.

@@ -26,7 +26,7 @@ const REQUEST_BYTES_MAX: usize = 8 * 1024;
 /// How long a client may take to send its request and read the page.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The maximum number of concurrent connections. A new connection displaces the oldest one: collectors send
+/// The maximum number of concurrent connections. A further one displaces the oldest one: collectors send
 /// their request immediately and read quickly, so idle connections must not keep them out.
 const READERS_MAX: usize = 8;
 

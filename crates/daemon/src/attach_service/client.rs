@@ -1,4 +1,4 @@
-//! The client of the attach service, which runs without privileges.
+//! The client side of the attach service. It runs without privileges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};

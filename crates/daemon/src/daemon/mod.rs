@@ -298,7 +298,7 @@ impl<'a> Daemon<'a> {
         self.keep_goals();
     }
 
-    /// Handles the verdict on a change. The change is then either committed by a later pass or not retried.
+    /// Handles the verdict on a change. The change is then either committed or not retried.
     fn take_judged(&mut self) {
         let Some(judged) = self.quality.guards.take(now()) else { return };
         match judged {

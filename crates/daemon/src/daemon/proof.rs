@@ -172,7 +172,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Adds the result of an episode to its proof.
+    /// Handles the result of an episode: updates the proof, or notes why the episode failed.
     pub(crate) fn take_proved(&mut self, proved: Proved) {
         let Proved { target, outcome } = proved;
         let proofs = &mut self.quality.proofs;

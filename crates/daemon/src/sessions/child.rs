@@ -55,7 +55,8 @@ pub struct SessionProgram {
     pub words: Vec<OsString>,
     /// The words that select the policy files. They are omitted if the call contains a policy.
     pub policy_words: Vec<OsString>,
-    /// The words that give the session the daemon's permissions for disruptive and irreversible changes.
+    /// The words that give the session the daemon's permissions for disruptive, irreversible and inferred
+    /// changes.
     pub allow_words: Vec<OsString>,
 }
 

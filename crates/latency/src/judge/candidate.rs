@@ -152,7 +152,7 @@ fn overrides(settings: &[&(String, String)]) -> Result<model::policy::Overrides,
     Ok(merged.policy().intents.into_iter().next().map(|intent| intent.overrides).unwrap_or_default())
 }
 
-/// Returns the name of the host's only device with queues, or an error if there are several.
+/// Returns the name of the host's only device with queues, or an error if there is not exactly one.
 fn only_device(target: &MeasuredService) -> Result<String, String> {
     let mut devices = target.host.devices.iter().filter(|device| device.id.name.as_str() != "lo");
     match (devices.next(), devices.next()) {

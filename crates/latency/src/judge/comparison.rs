@@ -394,8 +394,8 @@ impl<'a> Comparison<'a> {
         Ok((!figures.is_empty()).then_some(ServiceForesight { service, seconds, figures }))
     }
 
-    /// Measures windows of the unchanged host. Returns `None` if a process of the service exits during this
-    /// time.
+    /// Measures windows of the unchanged host. Returns `None` if a process of the service exits, or a
+    /// signal arrives, during this time.
     fn unchanged_windows(&mut self, signals: &mut Signals) -> Result<Option<Vec<Figures>>, Fault> {
         let mut known = Vec::new();
         // Measure one additional window: the first one only shows which NAPIs are polled.

@@ -222,8 +222,8 @@ mod test {
                 if !knows_loss {
                     figures.iter_mut().for_each(|figures| figures.network = None);
                 }
-                // The windows themselves show why a round was not valid. Omit losses of packets, which are
-                // not considered here.
+                // The windows themselves show why a round was not valid. Omit the recorded reason if it is
+                // loss, which must not be considered unless the windows show it.
                 all.add(&figures, recording.rounds[at].void.filter(|why| *why != Unfair::Loss));
                 if all.is_decided() {
                     break;

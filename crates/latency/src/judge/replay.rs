@@ -195,8 +195,8 @@ mod test {
         }
     }
 
-    /// Compares a guard's predictions, each from 28 windows at a random place of the recording, with the
-    /// times that guards actually take.
+    /// Compares a guard's predictions, each from 28 consecutive windows that begin at every 20th window of
+    /// the recording, with the times that guards actually take.
     #[test]
     fn guards_see_a_growth_about_when_they_said() {
         for (name, text) in [

@@ -400,8 +400,8 @@ impl FinishedSearch {
         replace_file(&path, 0o644, &text, Durability::Unsynced).map_err(|error| Fault::file(&path, error))
     }
 
-    /// Whether this search was for the same service and goal, on the same kernel and devices, and is recent
-    /// enough.
+    /// Whether this search was for the same service, goal and limits, on the same kernel and devices, and is
+    /// recent enough.
     pub fn is_of(&self, setup: &Setup, now: u64) -> bool {
         (&self.service, &self.kernel, &self.devices) == (&setup.service, &setup.kernel, &setup.devices)
             && (self.goal, self.limits) == (setup.goal, setup.limits)

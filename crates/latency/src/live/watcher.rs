@@ -108,7 +108,7 @@ impl Watcher {
         MeasuredWindow { summary: Summary::of(&own, Vec::new()), cost, window }
     }
 
-    /// Waits until this moment. If the service exits or a signal arrives before, returns that immediately.
+    /// Waits until this moment. Returns early, with the reason, if the service exits or a signal arrives.
     fn wait(&self, until: Instant, signals: &mut Signals) -> Option<Turn> {
         loop {
             if signals.take().is_some() {

@@ -64,7 +64,7 @@ const DROPS: f64 = 3.689;
 /// for longer.
 const DROPS_HARMLESS: f64 = 4.605;
 
-/// The threshold, in the proof, from which a limit counts as exceeded.
+/// The logarithm of a stake's growth, in the proof, from which a limit counts as exceeded.
 const EXCEEDS: f64 = 0.693;
 
 /// The minimum number of pairs in a proof. A verdict that ends a measurement early overstates the

@@ -193,8 +193,8 @@ fn fits(profile: &Profile, facts: &DeviceFacts<'_>) -> Verdict {
 }
 
 /// Whether a name matches a `match` list of nm-settings(5): it must match one of the words that are plain or
-/// begin with `|`, every word that begins with `&`, and no word that begins with `!`. `None` if a pattern
-/// cannot be parsed.
+/// begin with `|`, if there are any, every word that begins with `&`, and no word that begins with `!`.
+/// `None` if the name is unknown, or a pattern cannot be parsed.
 fn words_meet<'w>(words: impl Iterator<Item = &'w str>, name: Option<&str>) -> Option<bool> {
     let name = name?;
     let (mut optional, mut met) = (false, false);

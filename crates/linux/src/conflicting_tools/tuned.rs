@@ -31,7 +31,8 @@ const DAEMONS_MAX: usize = 16;
 /// Maximum number of profiles of a daemon that are read.
 const PROFILES_MAX: usize = 16;
 
-/// The maximum number of variables, and the maximum size of a value after its variables are expanded.
+/// The maximum number of variables, and the maximum size of a value, in bytes, after its variables are
+/// expanded.
 const VARIABLES_MAX: usize = 256;
 const VALUE_BYTES_MAX: usize = 4096;
 

@@ -148,7 +148,7 @@ impl Room {
     }
 
     /// Whether to inspect another epoll with this many watches. After the first refusal, every further epoll
-    /// is refused.
+    /// that has watches is refused.
     fn admits(&mut self, watches: usize) -> bool {
         let admitted = watches <= self.watches;
         self.watches = if admitted { self.watches - watches } else { 0 };

@@ -94,8 +94,8 @@ pub(crate) fn descriptors(process: &PinnedProcess) -> Result<Vec<(Fd, FdKind)>, 
 }
 
 fn link(process: &PinnedProcess, fd: u32) -> Result<FdKind, Errno> {
-    /// This length exceeds that of any relevant link, which has `socket:[` and up to 20 digits. A longer link
-    /// is cut, and is irrelevant.
+    /// This length exceeds that of any relevant link: a socket's has `socket:[` and up to 20 digits. A longer
+    /// link is cut, and is irrelevant.
     const LINK_BYTES: usize = 64;
     const PATH_BYTES: usize = 16;
     let mut path = [0; PATH_BYTES];

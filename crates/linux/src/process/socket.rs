@@ -95,7 +95,8 @@ fn denied_or(errno: Errno) -> Cause {
     }
 }
 
-/// Converts the error of reading a socket option. Kernel: 5.11, `net/core/sock.c` `sk_getsockopt()`.
+/// Converts the error of reading or setting a socket option. Kernel: 5.11, `net/core/sock.c`
+/// `sk_getsockopt()`.
 fn absent_or(errno: Errno) -> Cause {
     match errno {
         Errno::NOPROTOOPT => Cause::Absent {

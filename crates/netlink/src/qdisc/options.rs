@@ -1,4 +1,4 @@
-//! Converts the options of qdiscs to and from attributes, given the kernel's defaults.
+//! Converts the options of qdiscs to and from attributes, and defines the kernel's defaults of the options.
 
 use std::collections::BTreeMap;
 

@@ -109,7 +109,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     }
 }
 
-/// Writes an HTML page. At this point the host has already been restored, or the winner kept.
+/// Writes an HTML page. After a comparison, the host has already been restored, or the winner kept.
 pub(super) fn draw(path: &Path, page: &str, context: &Context) -> Result<(), Fault> {
     std::fs::write(path, page).map_err(|error| Fault::file(path, error).leaving(HostState::Done))?;
     context.console.say(&format!("Report: {}", path.display()));

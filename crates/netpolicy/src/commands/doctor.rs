@@ -24,7 +24,7 @@ use crate::commands::prospects::Prospects;
 use crate::render::{FindingsReport, count as counted, count_shown};
 use cli::Context;
 
-/// The time from which progress is shown while counting.
+/// Progress is shown if packet delivery is to be counted for longer than this.
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
 /// The findings of `doctor` on this host.

@@ -1,4 +1,5 @@
-//! `history`: lists the transactions of this host, and the proofs that the policies of its services help.
+//! `history`: lists the transactions of this host, and what measurements show about the policies of its
+//! services (the standing proofs).
 
 use latency::reports::html_of_proofs;
 use model::Proofs;

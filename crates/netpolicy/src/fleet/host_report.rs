@@ -101,7 +101,7 @@ pub struct Service {
     pub set: u64,
     /// The share of packets that the service's delivery mode delivered, from 0 to 1.
     pub engaged: Option<f64>,
-    /// The percentile that is above its goal, such as `p99 2.1ms, goal 1ms`.
+    /// The first percentile that is above its goal, such as `p99 2.1ms, goal 1ms`.
     pub missed: Option<String>,
     /// What measurements show about the policy (its standing proof): `helps`, `no-effect`, `reversed`,
     /// `open`; `None` if nothing was measured.

@@ -292,8 +292,8 @@ impl FirstFile {
             }
             let _ = writeln!(text, "policy = \"{}\"", self.policy);
         }
-        // Comment out the sections of services: a service with policy `none` would cancel the policy of its
-        // device.
+        // With `none` and `mix`, comment out the sections of services: a service with policy `none` would
+        // cancel the policy of its device.
         let (mark, policy) = match self.policy {
             PolicyName::None | PolicyName::Mix => ("#", PolicyName::Latency),
             policy => ("", policy),

@@ -389,7 +389,7 @@ fn processes(host: &Host, marks: &mut Marks) -> Table {
     table
 }
 
-/// One way in which a process receives packets: through an epoll or by another call.
+/// One way in which a process receives packets: through an epoll, through an io_uring, or through neither.
 struct Entry {
     /// The names and CPUs of the threads that were observed waiting.
     threads: Vec<(String, String)>,

@@ -29,7 +29,7 @@ const ESCAPE: u8 = 0x1b;
 /// The result of waiting for the keyboard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// The keys that were pressed; none after a timeout, or if `other` became readable.
+    /// The keys that were pressed; none after a timeout, after a signal, or if `other` became readable.
     Keys(Vec<KeyPress>),
     /// The terminal is closed.
     HangUp,

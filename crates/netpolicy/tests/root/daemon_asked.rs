@@ -308,7 +308,7 @@ fn hotplug() -> Result<(), Failed> {
 
 /// virtio-net spreads its transmit queues again whenever a CPU goes offline or comes online (6.18,
 /// `drivers/net/virtio_net.c` `virtnet_set_affinity()`). Settings made while the CPU was offline are then no
-/// longer in force, so rollback does not restore them.
+/// longer in force, so the daemon does not restore them when it stops.
 fn hotplug_and_revert() -> Result<(), Failed> {
     const DEVICE: &str = "virtio0";
     let operator = Operator::new("hotplug-revert", 1)?;

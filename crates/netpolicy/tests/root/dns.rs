@@ -104,7 +104,7 @@ fn udp() -> ServicePorts {
     ServicePorts { tcp: vec![PORT], udp: vec![PORT] }
 }
 
-/// Loads a meter and sends the service one request, so that the meter learns the service's address.
+/// Loads a meter and calls `ask` in a first window, so that the meter learns the service's address.
 fn meter(lab: &Lab, ask: impl FnOnce() -> Result<(), Failed>) -> Result<LiveMeter, Failed> {
     let mut meter = LiveMeter::load(&LiveTarget::of(lab.server().id(), udp()))?;
     window(&mut meter, ask)?;

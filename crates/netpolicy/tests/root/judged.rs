@@ -75,7 +75,7 @@ fn server(operator: &Operator, mode: &str) -> Result<ServerProgram, Failed> {
 }
 
 /// Returns `doctor`'s findings under load. For each number in `asks`, a connection repeatedly requests an
-/// answer after that many milliseconds.
+/// answer after that many milliseconds. If the number is negative, it sends only one request.
 fn found_while(operator: &Operator, port: u16, asks: &[i32]) -> Result<Vec<Value>, Failed> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -82,8 +82,8 @@ fn are_placed(host: &Host, class: Scheduling) -> Result<bool, Failed> {
     Ok(threads(host)?.iter().all(placed))
 }
 
-/// Sends requests to the lab's server one after another; returns how often its NAPIs were polled in each
-/// context.
+/// Sends requests to the lab's server one after another; returns the polls and packets in each context, of
+/// the NAPI that delivered most packets.
 fn asked(operator: &Operator, address: std::net::SocketAddr) -> Result<NapiDelivered, Failed> {
     const REQUESTS: usize = 2_000;
     let mut counter = DeliveryCounter::load()?;

@@ -605,7 +605,7 @@ fn without_space() -> Result<(), Failed> {
     assert_eq!(std::fs::read(&earlier)?, b"evidence\n");
     let small = operator.state().with_file_name("small");
     std::fs::create_dir_all(&small)?;
-    // When the disk is full, the output contains the summary, but not the windows.
+    // The file system has room for one page of 4 KiB: the record's first line fits, but not all windows.
     let record = small.join("day.jsonl").display().to_string();
     let arguments = ["-o", "json", "watch", "--port", "11211", "--seconds", "4", "--record", &record];
     let output = while_asked_in_turn(&operator, || {

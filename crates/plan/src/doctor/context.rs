@@ -19,8 +19,8 @@ pub struct HostContext {
     /// The length of the observation for [`HostContext::cpu_waits`], which is longer than that of the packet
     /// counts.
     pub watched: Nanoseconds,
-    /// The longest time for which a thread of each process was runnable without a CPU. Only processes that
-    /// use epoll are listed.
+    /// How long a thread of each process was runnable without a CPU, in total: the maximum over the process's
+    /// threads. Only processes that use epoll are listed.
     pub cpu_waits: BTreeMap<Pid, CpuWait>,
     /// The batches of events that each process handled during that observation; empty if they were not
     /// measured.

@@ -1,4 +1,4 @@
-//! Tests the rules on whole devices: that each reports its condition, and nothing else.
+//! Tests the rules on whole devices: that each reports where it applies, and not where it must not.
 
 use model::host::{Coalesce, CpuPressure, DevicePressure, Pair, Pressure, Rings, TxQueueState};
 use model::{Cpu, CpuSet, Finding, Host, Nanoseconds, QueueIndex};

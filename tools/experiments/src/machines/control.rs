@@ -33,7 +33,8 @@ const REPLIES_WITHIN: Duration = Duration::from_secs(300);
 /// itself.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// How long to wait for a TCP connection and, until both ends are authenticated, for each message.
+/// How long to wait in one attempt to connect by TCP and, until both ends are authenticated, for each
+/// message.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
 
 /// The maximum number of bytes to read in one call.

@@ -41,7 +41,7 @@ pub(super) fn run(arguments: &SimRun, context: &Context<'_>) -> Result<Exit, Fau
     Ok(Exit::Done)
 }
 
-/// Each point of the sweep with its name; without a sweep, the scenario with its own name.
+/// Returns each point of the sweep with its name, or the scenario with its own name if there is no sweep.
 fn points(arguments: &SimRun, source: &Source) -> Result<Vec<(String, Scenario)>, Fault> {
     let (mut given, mut seen) = (Vec::new(), Vec::new());
     for setting in &arguments.set {
@@ -83,7 +83,7 @@ fn points(arguments: &SimRun, source: &Source) -> Result<Vec<(String, Scenario)>
     points.into_iter().map(|(name, given)| Ok((name, with(&source.file.scenario, &given)?))).collect()
 }
 
-/// Refuses values of a sweep that are equal, however they are written.
+/// Refuses sweep values that are equal even if they are written differently.
 fn alike(scenario: &Scenario, key: &str, values: &[String]) -> Result<(), Fault> {
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
     for value in values {
@@ -118,7 +118,7 @@ fn with(scenario: &Scenario, given: &[(&str, String)]) -> Result<Scenario, Fault
     })
 }
 
-/// Describes what the range of a value is computed over.
+/// Describes the seeds and parameter sets over which a value's range is computed.
 fn over(seeds: u64, samples: usize) -> String {
     let many = |n: u64, one: &str| if n == 1 { format!("one {one}") } else { format!("{n} {one}s") };
     match samples {
@@ -127,7 +127,7 @@ fn over(seeds: u64, samples: usize) -> String {
     }
 }
 
-/// Runs each point once under the checkers.
+/// Runs each point once with the simulator's consistency checks.
 fn check(points: &[(String, Scenario)], effort: Effort) -> Result<(), Fault> {
     let Effort { first_seed, length, .. } = effort;
     for (name, scenario) in points {
@@ -140,7 +140,7 @@ fn check(points: &[(String, Scenario)], effort: Effort) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The effort requested on the command line.
+/// Returns the effort that the command line requests.
 pub(super) fn effort(arguments: SimEffort) -> Result<Effort, Fault> {
     if arguments.warmup.0.saturating_add(arguments.window.0) > SPAN_MAX.0 {
         let words = format!("--warmup and --window: at most {SPAN_MAX} can be simulated, both together");

@@ -1,4 +1,5 @@
-//! Builds rows from a bench's own evidence: the median of the runs of each configuration at each load.
+//! Builds table rows from a bench's evidence: each row has the median of the runs of one configuration at one
+//! load.
 
 use std::collections::BTreeSet;
 
@@ -11,15 +12,15 @@ use super::prediction::BISTABLE_RATIO;
 use super::soundness::unsound;
 use crate::scenario_file::{MeasuredRow, MeasuredTable, Metric, ROWS_MAX, RowClass};
 
-/// A run with at least this many requests has a usable 99.9th percentile: ten are above it.
+/// The minimum number of requests for a usable 99.9th percentile of a run: ten are above it.
 const REQUESTS_OF_P999: u64 = 10_000;
-/// The number of answers required for the 99.99th percentile.
+/// The minimum number of requests for a usable 99.99th percentile of a run.
 const REQUESTS_OF_P9999: u64 = 100_000;
 
-/// The rows of an experiment; of those that `wanted` rejects, only the name is read.
+/// Returns the rows of an experiment. For rows that `wanted` rejects, only the name is read.
 ///
-/// A row is named as in the bench's table: `suspend20@20.6K`. Void runs do not count, nor do runs limited by
-/// the load generator. The table's notes list the omitted runs and rows. `file` is the origin of the
+/// Rows are named as in the bench's table: `suspend20@20.6K`. Runs that are void or limited by the load
+/// generator do not count. The table's notes list the omitted runs and rows. `file` is the origin of the
 /// evidence.
 pub(super) fn rows(
     file: &str,
@@ -112,7 +113,7 @@ pub(super) fn rows(
     Ok(table)
 }
 
-/// Refuses a list with duplicate names: rows would not have unique names.
+/// Refuses a list with duplicate names, because row names would not be unique.
 fn once(file: &str, what: &str, names: impl Iterator<Item = String>) -> Result<(), Fault> {
     let mut seen = BTreeSet::new();
     for name in names {
@@ -123,7 +124,7 @@ fn once(file: &str, what: &str, names: impl Iterator<Item = String>) -> Result<(
     Ok(())
 }
 
-/// The options of a run, other than its load, that differ from the scenario.
+/// Collects the options of a run, other than its load, that differ from the scenario.
 fn offered(
     name: &str,
     run: &Evidence,
@@ -148,7 +149,7 @@ fn offered(
     Ok(())
 }
 
-/// The position of the runs on the load curve.
+/// Returns where on the load curve the runs are: stable, knee, overload or maximum load.
 fn class(runs: &[&Evidence]) -> RowClass {
     let averages = || runs.iter().map(|run| run.latency.avg);
     let (least, most) = (averages().fold(f64::MAX, f64::min), averages().fold(0.0, f64::max));
@@ -163,7 +164,7 @@ fn class(runs: &[&Evidence]) -> RowClass {
     }
 }
 
-/// A run's value of a metric.
+/// Returns a run's measured value of a metric.
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds below 2^53")]
 fn measured(run: &Evidence, metric: Metric, class: RowClass, scenario: &Scenario) -> Option<f64> {
     let latency = &run.latency;
@@ -172,7 +173,8 @@ fn measured(run: &Evidence, metric: Metric, class: RowClass, scenario: &Scenario
         Metric::Cpu => {
             return run.cpu.filter(|cpu| cpu.cpus == scenario.hardware.cpus).map(|cpu| 100.0 * cpu.busy());
         }
-        // While the backlog grows, response times reflect the length of the measurement.
+        // Under overload the backlog grows, so response times would only reflect the length of the
+        // measurement.
         _ if class == RowClass::Overload => return None,
         Metric::P999 if latency.count < REQUESTS_OF_P999 => return None,
         Metric::P9999 if latency.count < REQUESTS_OF_P9999 => return None,
@@ -187,7 +189,7 @@ fn measured(run: &Evidence, metric: Metric, class: RowClass, scenario: &Scenario
     (micros > 0.0).then_some(micros / 1000.0)
 }
 
-/// The median over the runs that have the value.
+/// Returns the median over the runs that have this value.
 fn median(runs: &[&Evidence], of: impl Fn(&Evidence) -> Option<f64>) -> Option<f64> {
     let mut values: Vec<f64> = runs.iter().filter_map(|run| of(run)).collect();
     values.sort_by(f64::total_cmp);

@@ -4,7 +4,7 @@ use model::{Distribution, Evidence};
 
 use crate::scenario_file::Metric;
 
-/// Tolerance of shares, for rounding.
+/// Tolerance for rounding when shares are checked.
 const ROUNDING: f64 = 1e-6;
 
 /// Describes an impossible value in a run that counts; `None` if there is none.
@@ -38,7 +38,7 @@ fn unsound_spans(spans: &Distribution) -> Option<String> {
         return Some("there are none".to_owned());
     }
     let (min, max) = (spans.min.0 as f64, spans.max.0 as f64);
-    // The mean is exact, while its bounds may be rounded by the histogram.
+    // The mean is exact, but the histogram may round the minimum and the maximum.
     if !(min * 0.99..=max * 1.01).contains(&spans.avg) || !Metric::Avg.can_be(spans.avg / 1000.0) {
         return Some(format!("their mean is {} ns, from {} to {}", brief(spans.avg), spans.min, spans.max));
     }

@@ -11,10 +11,10 @@ use super::runs::rows;
 use crate::evidence::{self, EVIDENCE_BYTES_MAX, Written, is_evidence};
 use crate::scenario_file::{MeasuredTable, SHIPPED, ScenarioFile, measured, parse, parse_over, shipped};
 
-/// A scenario with its origin.
+/// A scenario and the place that it was read from.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// The name of the shipped scenario, or of the file.
+    /// The name of the shipped scenario, or the path of the file.
     pub(crate) name: String,
     pub(crate) file: ScenarioFile,
     path: Option<PathBuf>,
@@ -85,7 +85,7 @@ fn too_large(path: &Path, most: u64) -> Fault {
     Fault::new(Exit::Usage, format!("{}: it is larger than {most} bytes", shown(path)))
 }
 
-/// Decodes the bytes as text, without a byte order mark.
+/// Decodes the bytes as UTF-8 text and removes a byte order mark.
 fn text(path: &Path, bytes: Vec<u8>) -> Result<String, Fault> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
@@ -116,7 +116,8 @@ pub(super) fn writable(option: &str, path: &Path, inputs: &[Option<&Path>]) -> R
         Ok(found) if found.is_file() || found.is_dir() => {
             OpenOptions::new().append(true).open(path).map(drop)
         }
-        // Do not open a pipe: closing it would end it. A device has no contents to lose.
+        // Do not open a pipe: closing it would signal the end of the data to its reader. A device has no
+        // contents to lose.
         Ok(_) => Ok(()),
         Err(_) if path.is_symlink() => OpenOptions::new().append(true).create(true).open(path).map(drop),
         Err(_) => OpenOptions::new()
@@ -135,7 +136,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 impl Source {
-    /// Replaces the scenario's parameters with those of another file, as written by a calibration.
+    /// Replaces the scenario's parameters with those of another file, such as the output of a calibration.
     pub(super) fn with_costs(mut self, costs: Option<&Path>) -> Result<Self, Fault> {
         if let Some(path) = costs {
             let text = scenario_text(path)?;
@@ -144,7 +145,7 @@ impl Source {
         Ok(self)
     }
 
-    /// The path of the measured table: the given one, or the one that the scenario names.
+    /// Returns the path of the measured table: `other` if given, otherwise the file that the scenario names.
     pub(super) fn table(&self, other: Option<&Path>) -> Option<PathBuf> {
         let named = self.file.calibration.as_ref().map(|calibration| calibration.measured.as_str());
         let beside = self.path.as_deref().and_then(Path::parent).unwrap_or_else(|| Path::new(""));
@@ -157,8 +158,8 @@ impl Source {
         }
     }
 
-    /// Reads the measured table that the scenario names, or the given one, which may be a bench's evidence;
-    /// of the rows that `wanted` rejects, only the names are read.
+    /// Reads the given measured table, which may be a bench's evidence, or else the table that the scenario
+    /// names. For rows that `wanted` rejects, only the names are read.
     pub(super) fn measured(
         &self,
         other: Option<&Path>,

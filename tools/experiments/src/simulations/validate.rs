@@ -12,7 +12,8 @@ use crate::reports::ValidationReport;
 use crate::scenario_file::{MeasuredRow, MeasuredTable, Metric, RowClass};
 use crate::sim_args::SimValidate;
 
-/// Measured response times differ clearly from this ratio on, CPU shares from this many percentage points on.
+/// Two measured response times differ clearly if their ratio exceeds the first value; two CPU shares, if they
+/// differ by more percentage points than the second.
 const CLEAR_RATIO: f64 = 1.10;
 const CLEAR_POINTS: f64 = 3.0;
 
@@ -24,7 +25,7 @@ pub(super) fn is_clear(metric: Metric, a: f64, b: f64) -> bool {
     }
 }
 
-/// Predicts every row of a scenario's table, and compares.
+/// Predicts every row of a scenario's table, and compares the predictions with the measurements.
 pub(super) fn run(arguments: &SimValidate, context: &Context<'_>) -> Result<Exit, Fault> {
     let files = [
         ("the scenario", Some(arguments.scenario.as_path())),
@@ -88,17 +89,17 @@ pub(super) fn apply(scenario: &mut Scenario, row: &MeasuredRow) -> Result<(), Fa
     scenario.check().map_err(|impossible| Fault::new(Exit::Usage, format!("{}: {impossible}", row.name)))
 }
 
-/// Widens the range of every prediction by the model's error on the *fitted* rows of its class, or of all
-/// classes if none of its own was fitted, so that 90 % of them lie within it. The errors of held-out rows are
-/// never used.
+/// Widens the range of every prediction by the model's error on the *fitted* rows of the same class, so that
+/// 90 % of those rows lie within it. A class without fitted rows uses the fitted rows of all classes. The
+/// errors of held-out rows are never used.
 fn widen(judged: &mut [Judged]) {
     for class in RowClass::ALL {
         for metric in Metric::ALL {
             let missed = |judged: &&Judged| {
                 let measured = judged.row.value(metric)?;
                 let predicted = judged.prediction.of(metric)?.value;
-                // An estimate that is too low by a factor widens the interval as much as one that is too high
-                // by it.
+                // Take the larger of both ratios: an estimate that is too low by some factor widens the
+                // interval as much as one that is too high by the same factor.
                 Some(match metric {
                     Metric::Cpu => error(metric, measured, predicted).abs(),
                     _ => 100.0 * ((measured / predicted).max(predicted / measured) - 1.0),
@@ -127,7 +128,7 @@ fn widen(judged: &mut [Judged]) {
     }
 }
 
-/// The value at this quantile of sorted values.
+/// Returns the given quantile of sorted values.
 #[expect(clippy::cast_precision_loss, reason = "a few dozen values")]
 #[expect(
     clippy::cast_possible_truncation,
@@ -196,7 +197,7 @@ fn summary(judged: &[Judged]) -> Vec<SummaryLine> {
     lines
 }
 
-/// Counts pairs of rows that differ only in the first of their keys, and clearly in the measurement.
+/// Counts the pairs of rows that differ only in their first setting and whose measurements clearly differ.
 fn orderings(judged: &[Judged]) -> Orderings {
     let mut orderings = Orderings::default();
     let elsewhere = |row: &MeasuredRow| row.settings.get(1..).map(<[_]>::to_vec);

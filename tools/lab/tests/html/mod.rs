@@ -1,10 +1,10 @@
-//! Parses the elements of an HTML page, if it is well-formed.
+//! Parses the elements of a well-formed HTML page.
 
 /// An element, in the order of the page.
 pub(crate) struct Element {
     pub(crate) name: String,
     attributes: Vec<(String, String)>,
-    /// The text before the next tag.
+    /// The text between this tag and the next one.
     pub(crate) text: String,
 }
 
@@ -30,7 +30,8 @@ impl Element {
 /// HTML elements without an end tag.
 const VOID: [&str; 4] = ["!doctype", "meta", "br", "hr"];
 
-/// The elements of a page: all are closed in order, attributes are quoted, and every `&` starts a reference.
+/// Returns the elements of a page. Fails unless all are closed in order, attributes are quoted, and every `&`
+/// starts a reference.
 pub(crate) fn elements(page: &str) -> Result<Vec<Element>, String> {
     let mut elements: Vec<Element> = Vec::new();
     let mut open: Vec<String> = Vec::new();
@@ -70,7 +71,7 @@ pub(crate) fn elements(page: &str) -> Result<Vec<Element>, String> {
     if open.is_empty() { Ok(elements) } else { Err(format!("{open:?} are not ended")) }
 }
 
-/// Attributes, each in quotes.
+/// Parses attributes, whose values must be in double quotes.
 fn quoted(text: &str) -> Result<Vec<(String, String)>, String> {
     let mut found = Vec::new();
     let mut rest = text.trim();

@@ -1,4 +1,4 @@
-//! `lab` and `bench` as users run them: their messages, and what they leave behind, however they end.
+//! `lab` and `bench` as users run them: their messages, and that they leave nothing behind, however they end.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -56,11 +56,12 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The variable that marks processes started by these tests and their descendants: another program may create
-/// labs and namespaces at the same time. Its value is the test program's pid.
+/// The environment variable that marks the processes started by these tests, and their descendants: another
+/// program may create labs and namespaces at the same time. Its value is the test program's pid.
 const MARK: &str = "NETPOLICY_TEST_OURS";
 
-/// The running processes that these tests started. A nameless namespace disappears with its last process.
+/// Returns the running processes that these tests started. Processes are enough to check, because an unnamed
+/// namespace disappears with its last process.
 fn ours() -> Result<BTreeSet<Pid>, Failed> {
     let mark = format!("{MARK}={}", std::process::id());
     let mut ours = BTreeSet::new();
@@ -126,7 +127,7 @@ impl Drop for Running {
     }
 }
 
-/// Whether the process is more than a zombie.
+/// Whether the process exists and is not a zombie.
 fn is_alive(pid: Pid) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
@@ -143,7 +144,7 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) -> Result<(), Failed> {
     Err(format!("{what}: not within 20 s").into())
 }
 
-/// Runs a body, and checks that it leaves no process, and so no namespace, behind.
+/// Runs `body`, and checks that it leaves no process behind, and therefore no namespace.
 fn leaves_nothing<T>(body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
     let before = ours()?;
     assert!(before.is_empty(), "left by the previous test: {before:?}");
@@ -152,7 +153,7 @@ fn leaves_nothing<T>(body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Fail
     Ok(value)
 }
 
-/// Checks that the mark finds processes at all.
+/// Checks that the mark finds the processes that a lab starts.
 fn marks_what_it_starts() -> Result<(), Failed> {
     leaves_nothing(|| {
         let lab = Running::start()?;
@@ -195,11 +196,12 @@ fn for_programs() -> Result<(), Failed> {
     })
 }
 
-/// Over loopback, only the user's own processes are involved, so root is not needed.
+/// Runs a bench over loopback as an ordinary user: only the user's own processes are involved, so root is not
+/// needed.
 fn as_nobody() -> Result<(), Failed> {
     const NOBODY: u32 = 65_534;
     leaves_nothing(|| {
-        // A directory where the user `nobody` may execute the program.
+        // Copy the programs to a directory where the user `nobody` may execute them.
         let scratch = Scratch::new("as-nobody")?;
         let copy = testkit::programs::copy_all(scratch.directory())?;
         let mut command = Command::new(&copy);
@@ -226,7 +228,8 @@ fn exact_wait() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Checks what is compared and how much was counted, but no figures, because the machine may be busy.
+/// Checks which clients are compared and how many comparisons are made, but not whether the measurements
+/// agree, because the machine may be busy.
 fn selfcheck() -> Result<(), Failed> {
     let scratch = Scratch::new("selfcheck")?;
     for installed in [true, false] {
@@ -258,7 +261,8 @@ fn selfcheck() -> Result<(), Failed> {
             let number = |key: &str| row[key].as_f64().ok_or_else(|| format!("{key}: {row}"));
             let first = |key: &str| row[key][0].as_f64().ok_or_else(|| format!("{key}: {row}"));
             assert!(number("rate")? > 0.0 && first("late_us")? >= 0.0, "{row}");
-            // The server works 5 us per request, and the time from due is never less than from send.
+            // The server works for 5 us per request. A response time counted from when the request was due is
+            // never shorter than one counted from when it was sent.
             assert!(
                 first("from_send_us")? >= 5.0 && first("from_due_us")? >= first("from_send_us")?,
                 "{row}"
@@ -317,7 +321,7 @@ fn measured() -> Result<(), Failed> {
         let labelled = runs.iter().filter(move |run| run.label == label);
         labelled.map(|run| run.delivered.as_ref().and_then(model::Delivered::application_share))
     };
-    // On a busy machine, a sample may be taken while the server does not run.
+    // On a busy machine, a sample may be taken while the server is not running, and then has no share.
     let base: Vec<_> = shares("base").flatten().collect();
     assert!(
         !base.is_empty() && base.iter().all(|share| *share == 0.0),
@@ -328,7 +332,7 @@ fn measured() -> Result<(), Failed> {
         "{:?}",
         shares("suspend200").collect::<Vec<_>>()
     );
-    // Depth 16: one poll serves many requests. On a busy machine, a sample may have almost no requests or
+    // At depth 16, one poll serves many requests. On a busy machine, a sample may have almost no requests or
     // interrupts.
     let interrupts: Vec<_> = runs.iter().map(|run| (&run.label, run.interrupts_per_request)).collect();
     let of_base = |(label, count): &(&String, Option<f64>)| {
@@ -406,7 +410,7 @@ fn resumed() -> Result<(), Failed> {
         child.wait()?;
         Ok(())
     })?;
-    // The kill may have cut a line short.
+    // The kill may have truncated the last line of the log: append such a line.
     let mut written = std::fs::OpenOptions::new().append(true).open(&log)?;
     written.write_all(b"{\"schema\":\"netpolicy/v1\",\"la")?;
     let void_before = std::fs::read_to_string(&log)?.matches("\"void\":\"").count();
@@ -431,7 +435,7 @@ fn resumed() -> Result<(), Failed> {
     };
     assert_eq!(cells(false), RUNS);
     assert!(text(&resumed.stdout).contains("Loads are shares of "), "{}", text(&resumed.stdout));
-    // A complete experiment repeats only its void runs.
+    // Resuming a complete experiment repeats only its void runs.
     let again = bench("4").arg("--resume").output()?;
     let expected = runs.len() + RUNS - cells(true);
     assert_eq!((again.status.code(), runs_in(&json)?.len()), (Some(0), expected), "{}", text(&again.stderr));

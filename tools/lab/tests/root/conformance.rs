@@ -1,9 +1,9 @@
-//! Compares the model's sequence of events with the running kernel's, for one queue, one connection and
-//! requests at fixed times: between two returns of `epoll_wait`, who polls how much, when the timer expires,
-//! when IRQs are suspended. A veth has no interrupt, and the choice between two CPUs is arbitrary: neither is
-//! compared. The model is compared with what a kernel did on a quiet machine, recorded in `recorded/`;
-//! `RECORD=1` in the environment records it again. On the current machine, which may be busy, only the
-//! characteristic events of a mode are checked.
+//! Compares the model's sequence of events with the kernel's, for one queue, one connection and requests at
+//! fixed times. Between two returns of `epoll_wait`, it compares who polls how much, when the timer expires,
+//! and when IRQs are suspended. Interrupts, which a veth does not have, and the arbitrary choice between two
+//! CPUs are not compared. The kernel's events were recorded on a quiet machine, in `recorded/`; `RECORD=1` in
+//! the environment records them again. On the current machine, which may be busy, only the characteristic
+//! events of a mode are checked.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,23 +26,25 @@ use crate::recorder::{Line, Recorder, Seen, ours};
 
 /// The interval between requests: ten times the deferral.
 const GAP: Duration = Duration::from_millis(2);
-/// The number of compared requests, and of earlier ones, during which TCP acknowledges immediately.
+/// The number of compared requests, and the number of requests before them, during which TCP acknowledges
+/// immediately.
 const REQUESTS: usize = 200;
 const WARM_UP: usize = 60;
-/// A timer with a longer span suspends IRQs; deferral is 200 µs, suspension 20 ms.
+/// A timer with a span longer than this, in nanoseconds, suspends IRQs: deferral is 200 µs, suspension 20 ms.
 const SUSPENSION_MIN: u64 = 5_000_000;
 /// The niceness of both ends, so that the comparison does not depend on other load on this machine.
 const FIRST: i32 = -19;
-/// How often to try for a quiet moment.
+/// Maximum number of attempts to record events at a quiet moment.
 const ATTEMPTS: usize = 8;
 
 struct Mode {
     name: &'static str,
-    /// The share of the kernel's events that may be inserted, deleted or changed.
+    /// The maximum number of insertions, deletions and changes that turn the kernel's events into the
+    /// model's, as a share of the kernel's events.
     bound: f64,
-    /// The recorded events of a kernel, one line per cycle.
+    /// The recorded events of a kernel, one cycle per line.
     recorded: &'static str,
-    /// The events of every kernel in this mode.
+    /// The kinds of events that every kernel shows in this mode.
     made_of: &'static [Kind],
 }
 
@@ -84,7 +86,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests
 }
 
-/// An event of the model or the kernel, without places and times.
+/// An event of the model or the kernel, without its location and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Timer,
@@ -162,12 +164,12 @@ fn compare(mode: &Mode) -> Result<(), Failed> {
     if share <= mode.bound { Ok(()) } else { Err(said.into()) }
 }
 
-/// Checks the characteristic events of a mode on the running kernel.
+/// Checks that the running kernel shows the characteristic events of a mode.
 fn live(mode: &Mode) -> Result<(), Failed> {
     if std::env::var_os("RECORD").is_some() {
         return record(mode);
     }
-    // On a busy machine, the timer always comes before the application.
+    // On a busy machine, the timer may always expire before the application polls: try several times.
     let mut said = String::new();
     for _ in 0..ATTEMPTS {
         let kernel = recorded(mode.name)?;
@@ -187,7 +189,7 @@ fn live(mode: &Mode) -> Result<(), Failed> {
     Err(said.into())
 }
 
-/// Records what this kernel does, if it matches the model; on a busy machine it may not.
+/// Records the running kernel's events if they match the model, which they may not on a busy machine.
 fn record(mode: &Mode) -> Result<(), Failed> {
     let model = modelled(mode.name)?;
     let mut said = String::new();
@@ -214,7 +216,7 @@ fn record(mode: &Mode) -> Result<(), Failed> {
     Err(format!("at most {:.0} % may differ:\n{said}", 100.0 * mode.bound).into())
 }
 
-/// The share of the kernel's events in which the model differs, with a description.
+/// Returns the share of the kernel's events in which the model differs, and a description of the differences.
 fn differ(kernel: &[Cycle], model: &[Cycle]) -> (f64, String) {
     let events: usize = kernel.iter().map(Vec::len).sum();
     let differ: usize = kernel.iter().zip(model).map(|(kernel, model)| distance(kernel, model)).sum();
@@ -269,7 +271,7 @@ fn modelled(mode: &str) -> Result<Vec<Cycle>, Failed> {
     cycles.last(REQUESTS)
 }
 
-/// The running kernel's cycles.
+/// Runs the load on the running kernel, and returns the recorded cycles.
 fn recorded(mode: &str) -> Result<Vec<Cycle>, Failed> {
     let operator = Operator::new("conformance", 1)?;
     let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -306,7 +308,7 @@ fn recorded(mode: &str) -> Result<Vec<Cycle>, Failed> {
     cycles.last(REQUESTS)
 }
 
-/// Sends one request after another, each when it is due.
+/// Sends the requests one at a time, each when it is due.
 fn ask(operator: &Operator, server: &Memcached) -> Result<Vec<Line>, Failed> {
     setpriority_process(Some(rustix::thread::gettid()), FIRST)?; // of this thread only
     let address = server.address();
@@ -328,20 +330,21 @@ fn ask(operator: &Operator, server: &Memcached) -> Result<Vec<Line>, Failed> {
 struct Cycles(Vec<Cycle>);
 
 impl Cycles {
-    /// The kernel reports the suspension of IRQs before the return of the system call, the model after it.
+    /// Starts a new cycle. The kernel reports the suspension of IRQs before the system call returns, the
+    /// model reports it afterwards, so this function moves it to the new cycle.
     fn next(&mut self) {
         let suspended = self.0.last_mut().and_then(|cycle| cycle.pop_if(|event| *event == Event::Suspend));
         self.0.push(suspended.into_iter().collect());
     }
 
-    /// Events before the first return belong to no cycle.
+    /// Adds an event to the current cycle. Events before the first return of `epoll_wait` belong to no cycle.
     fn add(&mut self, event: Event) {
         if let Some(cycle) = self.0.last_mut() {
             cycle.push(event);
         }
     }
 
-    /// The last complete cycles.
+    /// Returns the last `wanted` complete cycles.
     fn last(mut self, wanted: usize) -> Result<Vec<Cycle>, Failed> {
         self.0.pop();
         let enough = self.0.len().checked_sub(wanted - 1);
@@ -350,7 +353,8 @@ impl Cycles {
     }
 }
 
-/// The number of insertions, deletions and changes that turn one into the other (Levenshtein distance).
+/// Returns the minimum number of insertions, deletions and changes that turn one sequence into the other
+/// (Levenshtein distance).
 fn distance(one: &[Event], other: &[Event]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! `bench tcp-rr`, `tcp-stream`, `udp-rr`, `udp-stream`, `threaded` and `storage` as users run them, in a
-//! separate lab: who polled, what was skipped and why, and that nothing is left. Counts decide, not times.
+//! separate lab: who polled, what was skipped and why, and that nothing is left behind. The tests check
+//! counts, not times.
 
 use std::process::{Command, Output, Stdio};
 
@@ -46,7 +47,7 @@ fn bench(words: &str) -> Result<Output, Failed> {
     Ok(command.output()?)
 }
 
-/// The grid that a bench printed. A busy machine may make runs void, which the exit code reports.
+/// Returns the grid that a bench printed. On a busy machine, runs may be void, which the exit code reports.
 fn grid(words: &str) -> Result<Grid, Failed> {
     let output = bench(words)?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -80,7 +81,7 @@ fn threaded() -> Result<(), Failed> {
         assert!(runs(&grid, label).iter().all(|run| run.requests.answered > 0), "{label}");
     }
     let skipped = |label: &str| grid.skipped.iter().find(|skipped| skipped.label == label);
-    // Kernels measure these configurations, or report why they cannot.
+    // Depending on the kernel, each of these configurations is either measured or skipped with a reason.
     for label in ["threaded-busy", "workqueue"] {
         assert_eq!(skipped(label).is_some(), runs(&grid, label).is_empty(), "{label}");
     }
@@ -92,7 +93,7 @@ fn threaded() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The counts of a run are not checked here: a busy machine may make any of them void.
+/// Does not check the counts of runs, because any run may be void on a busy machine.
 fn both_tables() -> Result<(), Failed> {
     let scratch = Scratch::new("tables")?;
     let (json, html) = (scratch.path("evidence.json"), scratch.path("report.html"));
@@ -130,7 +131,8 @@ fn sizes() -> Result<(), Failed> {
     Ok(())
 }
 
-/// No answer of this size arrives within such a short window, so there is no capacity to take shares of.
+/// No answer of this size arrives within such a short window, so the bench finds no capacity of which the
+/// load could be a share.
 fn uncalibrated() -> Result<(), Failed> {
     let words = "tcp-rr --loopback --mode softirq --size 16M --flows 4 --rate 40% --repeats 2 --seconds 1ms --warmup 1ms";
     let output = bench(words)?;
@@ -147,7 +149,8 @@ fn uncalibrated() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A bound that every ratio meets, and one that none does: the measurements do not matter here.
+/// Checks a gate that every ratio meets and one that no ratio meets, so that the measured values do not
+/// matter.
 fn gates() -> Result<(), Failed> {
     let scratch = Scratch::new("gates")?;
     let file = |name: &str, text: &str| {
@@ -174,7 +177,7 @@ fn gates() -> Result<(), Failed> {
     };
     assert_eq!(measured.status.code(), Some(0), "{}", String::from_utf8_lossy(&measured.stderr));
     let (code, judged) = again(&loose)?;
-    // Two files, one experiment in each; seven flows were not requested.
+    // Each of the two files has one experiment with two flows; the gate for seven flows applies to neither.
     assert_eq!((code, judged.len()), (Some(0), 2), "{judged:?}");
     assert!(judged.iter().all(|judged| judged.met == Some(true) && judged.pairs >= 2), "{judged:?}");
     let (code, judged) = again(&tight)?;
@@ -183,7 +186,7 @@ fn gates() -> Result<(), Failed> {
     Ok(())
 }
 
-/// CPUs to which no kernel thread can be pinned are a usage error.
+/// Checks that a bench fails if kernel threads cannot be pinned to the given CPUs.
 fn fails() -> Result<(), Failed> {
     let output =
         bench("threaded --mode softirq,threaded+pinned --kthread-cpus 4000 --size 1 --flows 2 --rate 100")?;
@@ -202,8 +205,8 @@ fn stream() -> Result<(), Failed> {
     Ok(())
 }
 
-/// At a moderate load nearly every datagram has its answer, and under suspension the server's own waits
-/// poll.
+/// Checks that at a moderate load nearly every datagram is answered, and that under suspension the server
+/// polls in its own waits.
 fn datagrams() -> Result<(), Failed> {
     let grid = grid(
         "udp-rr --mode base,suspend200 --size 64/512 --flows 4 --rate 5K --repeats 2 --seconds 500ms --warmup 100ms",

@@ -1,5 +1,6 @@
-//! Benches with the server on another machine: the machines are two network namespaces, connected by ssh, by
-//! TCP, or by a script in place of ssh that enters one of them. Counts and leftovers decide, not times.
+//! Benches with the server on another machine. The machines are two network namespaces, connected by ssh, by
+//! TCP, or by a script in place of ssh that enters one of them. The tests check counts and leftovers, not
+//! times.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,7 +23,7 @@ use testkit::scratch::Scratch;
 use testkit::wire::{Wire, run};
 use testkit::{Need, last_cpu, repeated, test};
 
-/// How many times each end of a transport is killed.
+/// The number of times that each end of a transport is killed.
 const KILLS: u32 = 5;
 
 /// The variable that overrides [`KILLS`], because `make test-all` kills each end more times.
@@ -32,8 +33,8 @@ fn kills() -> u32 {
     std::env::var(KILLS_VARIABLE).ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS)
 }
 
-/// How many times each end of a bench is killed. There are many benches, so each has a tenth of the kills of a
-/// transport.
+/// Returns the number of times that each end of a bench is killed: a tenth of the kills of a transport,
+/// because there are many benches.
 fn kills_of_bench() -> u32 {
     kills().div_ceil(10)
 }
@@ -117,7 +118,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// The environment variable for the command that replaces ssh.
 const SSH: &str = "NETPOLICY_SSH_COMMAND";
 
-/// The settings of a device, by object.
+/// The settings of a device, by the object that has the setting.
 type Settings = BTreeMap<String, String>;
 
 /// Two machines.
@@ -125,13 +126,13 @@ struct Machines {
     wire: Wire,
     scratch: Scratch,
     link: Link,
-    /// The processes on the server's machine that no bench has started.
+    /// The processes on the server's machine that were not started by a bench.
     own: Vec<u32>,
 }
 
 /// How the client reaches the server's machine.
 enum Link {
-    /// By a script in place of ssh.
+    /// Through a script in place of ssh.
     Script,
     /// By ssh, through this sshd.
     Sshd(Child),
@@ -171,12 +172,12 @@ impl Machines {
             run(&format!("ip -n {netns} link set lo up"))?;
         }
         let machines = Self { wire, scratch: Scratch::new(name)?, link: Link::Script, own: Vec::new() };
-        // $1 is the machine, $2 the program `netpolicy`.
+        // In the script, $1 is the machine and $2 is the program `netpolicy`.
         machines.write_script("ssh", "host=$1; shift 2", "ip netns exec $host")?;
         Ok(machines)
     }
 
-    /// A script that runs netpolicy on the server's CPU and keeps its pid in `server.pid`.
+    /// Writes a script that runs netpolicy on the server's CPU and writes its pid to `server.pid`.
     fn write_script(&self, name: &str, before: &str, through: &str) -> Result<(), Failed> {
         let script = format!(
             "#!/bin/sh\necho $$ > {}\n{before}\nexec taskset -c {} {through} {} --state-dir {} \"$@\"\n",
@@ -213,7 +214,7 @@ impl Machines {
             users += "sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n";
         }
         machines.write("passwd", &users, 0o644)?;
-        // `ip netns exec` has a mount namespace of its own.
+        // Mounts do not change the host, because `ip netns exec` has a separate mount namespace.
         let script = format!(
             "mount --bind {} /etc/passwd && mount -t tmpfs none /run && mkdir /run/sshd && exec {} -D -e -f {}",
             at("passwd"),
@@ -244,7 +245,7 @@ impl Machines {
         let mut said = String::new();
         stderr.read_line(&mut said)?;
         assert!(said.contains("Waiting for clients"), "{said}");
-        // Copies its further output to a file.
+        // Copy the listener's further output to a file.
         let log = File::create(self.log())?;
         std::thread::spawn(move || std::io::copy(&mut stderr, &mut &log));
         self.link = Link::Listener(listener);
@@ -268,8 +269,9 @@ impl Machines {
         Ok(std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?)
     }
 
-    /// `netpolicy bench serve --listen` on the server, whose boot id is that of the file `boot_id`, if there is one.
-    /// `ip` and the shell exec it, so its child is the connection's process.
+    /// Returns the command `netpolicy bench serve --listen` on the server's machine. If the file `boot_id`
+    /// exists, its contents replace the machine's boot id. `ip` and the shell exec netpolicy, so its child is
+    /// the connection's process.
     fn listen(&self, token: &str) -> Command {
         const SERVE: &str = "if [ -e \"$1\" ]; then mount --bind \"$1\" /proc/sys/kernel/random/boot_id; fi; shift; exec \"$@\"";
         let mut command = Command::new("ip");
@@ -287,11 +289,11 @@ impl Machines {
         self.scratch.path("ssh")
     }
 
-    /// The process on the server's machine that serves the client.
+    /// Returns the process on the server's machine that serves the client.
     fn serving(&self) -> Result<Option<rustix::process::Pid>, Failed> {
         match &self.link {
             Link::Listener(_) => self.connection(),
-            // The server that a client starts writes its pid a moment later.
+            // A server that a client has just started writes its pid a moment later.
             Link::Script | Link::Sshd(_) => Self::pid_in(&self.scratch.path("server.pid")),
         }
     }
@@ -303,7 +305,7 @@ impl Machines {
         near.is_some() && namespace(format!("/proc/{}/ns/net", pid.as_raw_nonzero())) == near
     }
 
-    /// The process that the listener has started for the connection.
+    /// Returns the process that the listener started for the connection.
     fn connection(&self) -> Result<Option<rustix::process::Pid>, Failed> {
         let listener = self.link.listener().ok_or("there is no listener")?.id();
         Self::pid_in(&PathBuf::from(format!("/proc/{listener}/task/{listener}/children")))
@@ -315,13 +317,13 @@ impl Machines {
         Ok(first.and_then(rustix::process::Pid::from_raw))
     }
 
-    /// Runs a command on the client's machine.
+    /// Returns a command that runs netpolicy on the client's machine.
     fn on_client(&self, words: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.wire.far, "taskset", "-c", "0", netpolicy()]);
         let ssh = match self.link {
             Link::Script | Link::Listener(_) => self.ssh().display().to_string(),
-            // The server's machine has a new key in each test.
+            // Do not check the host key: the server's machine has a new one in each test.
             Link::Sshd(_) => format!(
                 "ssh -F none -q -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -p {SSHD_PORT} -i {}",
                 self.scratch.path("user").display()
@@ -331,7 +333,7 @@ impl Machines {
         command
     }
 
-    /// `netpolicy` on the client.
+    /// Returns the `netpolicy` command on the client, with the options that connect it to the server.
     fn client(&self, words: &str) -> Command {
         let mut command = self.on_client(words);
         match self.link {
@@ -354,7 +356,7 @@ impl Machines {
         Ok(self.client(words).output()?)
     }
 
-    /// `netpolicy bench serve --stdio` on the server.
+    /// Starts `netpolicy bench serve --stdio` on the server.
     fn server(&self) -> Result<Child, Failed> {
         let mut command = Command::new(self.ssh());
         command.args([&self.wire.near, "netpolicy", "bench", "serve", "--stdio"]);
@@ -410,7 +412,8 @@ impl Machines {
         Ok(found)
     }
 
-    /// Waits until nothing is left of a bench, and compares the server's machine with its earlier state.
+    /// Waits until a bench has left no process on the server's machine and the settings of its device equal
+    /// the earlier ones, and checks that no transaction is left.
     fn is_as(&self, before: &Settings, within: Duration) -> Result<(), Failed> {
         let begun = Instant::now();
         loop {
@@ -444,7 +447,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A busy machine may make any run void; the exit code reports it if all are.
+/// Returns the data that a bench printed. On a busy machine any run may be void; the exit code is 1 if all
+/// are.
 fn data(output: &Output) -> Result<Value, Failed> {
     let said = text(&output.stderr);
     assert!(matches!(output.status.code(), Some(0 | 1)), "{:?}: {said}", output.status);
@@ -487,7 +491,7 @@ fn memcached() -> Result<(), Failed> {
         let share = |run: &Evidence| run.delivered.as_ref().and_then(model::Delivered::application_share);
         of_label.filter_map(share).collect::<Vec<_>>()
     };
-    // The sample of a busy machine may have few packets: one of 32 was seen.
+    // On a busy machine the sample may have few packets (32 in one case), so allow a small share.
     assert!(shares("base").iter().all(|share| *share < 0.2), "{:?}", shares("base"));
     assert!(shares("suspend200").iter().any(|share| *share > 0.5), "{:?}", shares("suspend200"));
     let html = std::fs::read_to_string(report)?;
@@ -495,7 +499,8 @@ fn memcached() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Measures over a guest's NICs, whose driver masks interrupts, unlike a veth. Times are meaningless there.
+/// Measures over a guest's NICs, whose driver, unlike a veth, masks interrupts. The measured times are
+/// meaningless in a guest.
 fn interrupts() -> Result<(), Failed> {
     let machines = Machines::connected_by(Wire::between("virtio")?, "machines-interrupts")?;
     let before = machines.settings()?;
@@ -524,7 +529,7 @@ fn by_tcp() -> Result<(), Failed> {
     let results: Results = serde_json::from_value(data(&output)?)?;
     assert_eq!(results.machines.len(), 2);
     assert!(results.evidence.len() == 2 && results.evidence.iter().all(|run| run.requests.answered > 0));
-    // A second client is refused by name while the first one measures.
+    // While the first client measures, a second one is refused, and the message states the reason.
     let mut first = machines.client(&long()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let begun = Instant::now();
     while machines.settings()? == before && begun.elapsed() < Duration::from_secs(30) {
@@ -540,7 +545,7 @@ fn by_tcp() -> Result<(), Failed> {
         "{said}"
     );
     machines.is_as(&before, Duration::from_secs(30))?;
-    // When the listener exits, it ends the client's bench and restores the host first.
+    // When the listener is told to exit, it first ends the client's bench and restores the host.
     let mut client = machines.client(&long()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let begun = Instant::now();
     while machines.settings()? == before && begun.elapsed() < Duration::from_secs(30) {
@@ -606,12 +611,12 @@ fn strangers() -> Result<(), Failed> {
         let mut lines = said.lines();
         let challenge = lines.next().is_some_and(|line| line.starts_with("{\"challenge\":"));
         let rest: Vec<&str> = lines.collect();
-        // A connection that is reset may lose the last line.
+        // If the connection is reset, the last line may be lost.
         assert!(challenge && (rest.is_empty() || rest == ["\"refused\""]), "{said}");
     }
     let log = std::fs::read_to_string(machines.log())?;
     assert!(log.contains("it has a different token") && log.contains("is not a message"), "{log}");
-    // Connections above the limit are closed; the listener still serves.
+    // Connections above the limit are closed, and the listener still serves later clients.
     let own = File::open("/proc/self/ns/net")?;
     let far = File::open(format!("/run/netns/{}", machines.wire.far))?;
     rustix::thread::move_into_link_name_space(far.as_fd(), None)?;
@@ -625,7 +630,7 @@ fn strangers() -> Result<(), Failed> {
     machines.is_as(&before, Duration::from_secs(20))
 }
 
-/// memcached on the server's machine.
+/// Starts memcached on the server's machine.
 fn service(machines: &Machines) -> Result<Child, Failed> {
     let mut service = Command::new("ip");
     service.args([
@@ -775,7 +780,7 @@ fn policies_for_service() -> Result<(), Failed> {
     machines.is_as(&before, Duration::from_secs(10))
 }
 
-/// Waits until the client's device has different settings, or the client has exited.
+/// Waits until the settings of the client's device have changed or the client has exited.
 fn changed(machines: &Machines, client: &mut Child, before: &Settings) -> Result<Settings, Failed> {
     while client.try_wait()?.is_none() {
         let now = machines.client_settings()?;
@@ -860,7 +865,7 @@ fn refused() -> Result<(), Failed> {
     let (code, said) = asked(&old.display().to_string())?;
     let both = said.contains("has netpolicy 0.0.1") && said.contains("this machine has netpolicy");
     assert!(code == Some(6) && both, "{code:?}: {said}");
-    // A server of the same version that exits with the code of an invalid message.
+    // The scripts act as a server of the same version that exits with the code of an invalid message.
     for (name, more, words) in [
         ("mistaken", "", "is lost"),
         (
@@ -932,10 +937,10 @@ fn unsupported() -> Result<(), Failed> {
     Ok(())
 }
 
-/// memcached; [`RUNS`] make it long.
+/// A memcached bench; the options in [`RUNS`] make it long.
 const MEMCACHED: &str = "memcached --mode suspend20 --rate 1K --keys 100";
 
-/// Every bench: its name in a test, and its options.
+/// The name of every bench in a test, and its options.
 const BENCHES: [(&str, &str); 10] = [
     ("memcached", MEMCACHED),
     ("an_idle_memcached", "memcached --mode suspend20 --rate 0 --keys 100"),
@@ -955,10 +960,10 @@ const BENCHES: [(&str, &str); 10] = [
     ),
 ];
 
-/// Many runs that are long enough to be killed while settings are in force.
+/// Options for many runs, each long enough for a kill while settings are in force.
 const RUNS: &str = "--seconds 1s --warmup 20ms --repeats 200";
 
-/// memcached with many runs.
+/// Returns the words of a memcached bench with many runs.
 fn long() -> String {
     format!("bench {MEMCACHED} {RUNS}")
 }
@@ -1022,7 +1027,7 @@ fn kill_once(
     before: &[Settings; 2],
     machines: &Machines,
 ) -> Result<bool, Failed> {
-    // The pid of an earlier server may be another process's by now.
+    // Remove the pid of an earlier server: another process may have it by now.
     let _ = std::fs::remove_file(machines.scratch.path("server.pid"));
     let state = machines.scratch.path("client");
     let mut command = machines.client(&format!("--state-dir {} bench {bench} {RUNS}", state.display()));
@@ -1044,16 +1049,16 @@ fn kill_once(
         }
     };
     let kill = |find: &dyn Fn() -> Result<Option<rustix::process::Pid>, Failed>| {
-        // On a busy machine a client takes a moment to connect.
+        // On a busy machine, it takes a moment until a process serves the client.
         waited_for("a process that serves the client", || {
-            // One that has just ended is not the one to kill.
+            // If the process has just ended, the kill fails: look again.
             Ok(find()?.filter(|found| kill_process(*found, Signal::KILL).is_ok()))
         })
     };
     match victim {
         Victim::Client => client.kill()?,
         Victim::Connection => drop(kill(&|| machines.connection())?),
-        // An earlier server may have written the pid late: it may be another process's by now.
+        // An earlier server may have written its pid late, and another process may have that pid by now.
         Victim::Server => drop(kill(&|| Ok(machines.serving()?.filter(|pid| machines.is_near(*pid))))?),
     }
     let output = client.wait_with_output()?;
@@ -1067,7 +1072,7 @@ fn kill_once(
     Ok(in_force)
 }
 
-/// The parameter that selects what polls threaded NAPIs, in a kernel for tests.
+/// The module parameter, in a test kernel, that selects what polls threaded NAPIs.
 const WORKQUEUE: &str = "/sys/module/napi/parameters/workqueue";
 
 fn workqueue() -> Result<(), Failed> {
@@ -1099,7 +1104,8 @@ fn in_force(machines: &Machines, before: &Settings) -> Result<Child, Failed> {
     Ok(client)
 }
 
-/// The server's machine stops without a word, and comes back with the settings of its start.
+/// Simulates a reboot of the server's machine: it stops without a message, and returns with the settings that
+/// it had at the start.
 fn rebooted() -> Result<(), Failed> {
     let mut machines = Machines::new("machines-rebooted")?;
     machines.write("boot_id", "5c5ea7c1-0f8e-4a6e-9d57-0f6d6f3a2b1c\n", 0o600)?;
@@ -1137,7 +1143,7 @@ fn rebooted() -> Result<(), Failed> {
 fn removed() -> Result<(), Failed> {
     let machines = Machines::new("machines-removed")?;
     let client = in_force(&machines, &machines.settings()?)?;
-    // Both ends of a veth go away together.
+    // Deleting one end of a veth deletes both.
     machines.wire.in_near("ip link del near0")?;
     let output = client.wait_with_output()?;
     let said = text(&output.stderr);
@@ -1161,7 +1167,7 @@ fn lacking() -> Result<(), Failed> {
     ] {
         let output = machines.output(&format!("bench {bench} --seconds 300ms --warmup 50ms --repeats 1"))?;
         let said = text(&output.stderr) + &text(&output.stdout);
-        // On a busy machine, the generator may be too late for a valid run.
+        // On a busy machine, the load generator may be too late for the run to count.
         let is_void = code == 0 && output.status.code() == Some(1) && said.contains("No run counts");
         assert!(
             (output.status.code() == Some(code) || is_void) && said.contains(WHY),
@@ -1173,7 +1179,7 @@ fn lacking() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A client that neither exits nor sends anything, like one that lost its network.
+/// Stops the client, so that it neither exits nor sends anything, like a client that lost its network.
 fn stopped() -> Result<(), Failed> {
     let machines = Machines::new("machines-stopped")?;
     let before = machines.settings()?;

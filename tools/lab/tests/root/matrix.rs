@@ -1,6 +1,7 @@
-//! The conditions of IRQ suspension, each broken in turn, on a real kernel with unmodified memcached:
-//! `doctor` correctly reports whether it is engaged, and names the cause if not. Counts decide, not times. On
-//! a busy machine a run may have too little data; it is repeated a limited number of times, and says so.
+//! Breaks the conditions of IRQ suspension one by one on a real kernel with unmodified memcached, and checks
+//! that `doctor` correctly reports whether suspension is engaged, and the cause if not. The tests check
+//! counts, not times. On a busy machine a run may have too little data; such a run is repeated a limited
+//! number of times, which the error of a failed test states.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,26 +17,27 @@ use testkit::{Need, test};
 
 use super::stage::{Seen, Stage};
 
-/// How often to repeat a run that had too few packets, or a share between the groups that the rules
-/// distinguish.
+/// Maximum number of attempts at a run that had too few packets, or whose share was between the groups that
+/// the rules distinguish.
 const ATTEMPTS_MAX: u32 = 6;
 
-/// The pause after the first such run, doubled after each further one, so that other load may end.
+/// The pause after the first such run, in case other load ends soon. It doubles after each further run.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
 
-/// The load of the rows: the study's, and as much as one client CPU sustains in addition to the server's.
+/// The load of the rows: that of the study, and as much as one CPU for the client, in addition to the
+/// server's, sustains.
 const OFFERED: OfferedLoad = OfferedLoad::PerSecond(60_000.0);
 
 /// A load at which the server mostly sleeps.
 const LOW: OfferedLoad = OfferedLoad::PerSecond(1_000.0);
 
-/// With fewer answers per second, a run shows nothing about delivery under load.
+/// The minimum number of answers per second: with fewer, a run shows nothing about delivery under load.
 const ANSWERS_MIN: u64 = 10_000;
 
 /// The mode that every row requests.
 const MODE: DeliveryMode = DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(200) };
 
-/// One row: the broken condition, and the expected findings.
+/// One case: the broken condition, and the expected findings.
 struct Row {
     name: &'static str,
     lab: LabOptions,
@@ -43,7 +45,7 @@ struct Row {
     params: DeliveryParams,
     threaded: Threading,
     load: OfferedLoad,
-    /// The allowed verdicts on the server's NAPIs: one of these rules is found for each NAPI.
+    /// The allowed verdicts on the server's NAPIs: `doctor` must report one of these rules for each NAPI.
     verdicts: &'static [&'static str],
     /// The rule that names the cause; `None` if nothing is wrong.
     cause: Option<&'static str>,
@@ -71,7 +73,8 @@ impl Row {
         Self { server: MemcachedOptions { threads, napi_ids, ..self.server }, ..self }
     }
 
-    /// At its maximum load, the server never waits, so its own polls find all packets or none.
+    /// Uses the maximum load, at which the server never waits, so that its own polls find either all packets
+    /// or none.
     fn saturated(self) -> Self {
         Self { load: OfferedLoad::Max, ..self }
     }
@@ -164,8 +167,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         rows().into_iter().map(|row| test(format!("matrix/{}", row.name), NEEDS, move || check(&row))),
     );
     trials.push(test("matrix/a_threaded_napi_is_polled_by_its_kthread", THREADED, || {
-        // The scheduler decides how much the thread leaves to the application; only check that the thread
-        // polls as well.
+        // The scheduler decides how many packets the NAPI's thread leaves to the application; check only that
+        // the thread polls as well.
         let verdicts = &["not-engaged", "partly-engaged", "engaged"];
         let row = Row::new("threaded", verdicts, Some("napi-threaded"));
         check(&Row { threaded: Threading::On, ..row })
@@ -252,11 +255,11 @@ fn described(seen: &Seen, findings: &[Finding]) -> String {
     lines.join("\n")
 }
 
-/// The claim of the README: unmodified memcached under load delivers its packets itself (nine of ten on a
-/// quiet machine, most of them with other work), and the softirq polls of its NAPI *per request* drop (more
-/// than tenfold on a quiet machine, otherwise to a third). (Per request, because the two runs do not answer
-/// equally many.) Each connection has one outstanding request, so that the client does not cause the
-/// batching.
+/// Checks the README's claim: under load, unmodified memcached delivers its packets itself (nine of ten on a
+/// quiet machine, most of them on a busy one), and the softirq polls of its NAPI *per request* drop (more
+/// than tenfold on a quiet machine, to a third on a busy one). The polls are compared per request because the
+/// two runs answer different numbers of requests. Each connection has one outstanding request, so that the
+/// client does not cause the batching.
 fn headline() -> Result<(), Failed> {
     let mut last = String::new();
     for attempt in 1..=ATTEMPTS_MAX {
@@ -265,7 +268,7 @@ fn headline() -> Result<(), Failed> {
         stage.set(&MODE.params(), Threading::Off)?;
         let suspended = stage.under(OfferedLoad::Max, 64, 1)?;
         let (before, after) = (base.sums(), suspended.sums());
-        // polls before / requests before >= 3 * polls after / requests after, in whole numbers.
+        // Checks polls before / requests before >= 3 * polls after / requests after, in integers.
         let spared = before.softirq_polls * suspended.answered >= 3 * after.softirq_polls * base.answered;
         let delivered = after.by_application * 2 >= after.packets;
         let loaded = base.answered.min(suspended.answered) >= ANSWERS_MIN;

@@ -1,5 +1,5 @@
-//! `bench policies` as users run it: every policy is applied to device and servers, both kinds of workload
-//! are measured concurrently, and everything is restored. Counts decide, not times.
+//! `bench policies` as users run it: every policy is applied to the device and the servers, both kinds of
+//! workload are measured concurrently, and everything is restored. The tests check counts, not times.
 
 use std::process::{Command, Output, Stdio};
 
@@ -57,7 +57,8 @@ fn runs<'a>(variant: &'a Variant, label: &str) -> Vec<&'a Evidence> {
     variant.results.evidence.iter().filter(|run| run.label == label).collect()
 }
 
-/// A run whose host was not restored ends the bench with another exit code.
+/// Does not check that the host was restored: a run that fails to restore it ends the bench with another exit
+/// code.
 fn matrix() -> Result<(), Failed> {
     let grid =
         grid("--meant-for 8192 --at-once 1 --mix 1:0 --repeats 1 --seconds 60ms --warmup 20ms --queues 2")?;
@@ -113,7 +114,7 @@ fn delivered() -> Result<(), Failed> {
             );
         }
     }
-    // Both sides have the same rounds, so that runs can be paired.
+    // Both variants have the same rounds, so that their runs can be paired.
     let seeds = |variant: &Variant| -> Vec<u64> {
         variant.results.evidence.iter().map(|run| run.workload.seed()).collect()
     };
@@ -193,7 +194,8 @@ fn foreign() -> Result<(), Failed> {
             &[&["--policy", "none", "--delivery", "defer200"], more].concat(),
         )?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // On a busy machine a run may be void, which is another exit code; its counts are still reported.
+        // On a busy machine a run may be void, which changes the exit code, but its counts are still
+        // reported.
         let document: Value =
             serde_json::from_slice(&output.stdout).map_err(|error| format!("{protocol}: {error}: {said}"))?;
         let grid: Grid = serde_json::from_value(document["data"].clone())?;
@@ -207,13 +209,13 @@ fn foreign() -> Result<(), Failed> {
             }
             let cost = run.cpu_per_answer.ok_or_else(|| format!("{protocol}: {label}: {said}"))?;
             let (machine, tasks) = (cost.machine_us.ok_or("no ticks")?, cost.tasks_us.ok_or("no tasks")?);
-            // An answer takes a few system calls on each side. The kernel accounts the machine's time at
-            // ticks, which may miss all the work of such a short run: keep the bound wide.
+            // An answer takes a few system calls on each side. The kernel accounts the machine's CPU time at
+            // ticks, which may miss all the work of such a short run, so the bound is wide.
             assert!(tasks > 3.0 && tasks < 3.0 * machine + 100.0, "{protocol}: {label}: {cost:?}");
             let polls = |of: fn(&model::NapiDelivered) -> u64| -> u64 {
                 run.delivered.iter().flat_map(|delivered| &delivered.napis).map(of).sum()
             };
-            // A timer armed by the previous run may cause the last poll.
+            // A timer armed by the previous run may cause the last poll by timer.
             let (by_timer, all) = (polls(|napi| napi.timer.polls), polls(|napi| napi.total().polls));
             // On a busy machine, the samples of a short run may miss most packets.
             if all >= SAMPLED_MIN {
@@ -236,7 +238,7 @@ fn another_protocol() -> Result<(), Failed> {
     let output = of_server(redis, "6379", "http", &["--policy", "none"])?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_ne!(output.status.code(), Some(0), "{said}");
-    // On a busy machine, its client may be too late for the run to count.
+    // On a busy machine, the load generator may be too late for the run to count.
     let words = ["is not a valid answer here", "lost", "No run counts"];
     assert!(words.iter().any(|words| said.contains(words)), "{said}");
     let output = of_server("no-such-server-anywhere", "6379", "redis", &["--policy", "none"])?;

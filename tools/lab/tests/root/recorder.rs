@@ -1,5 +1,5 @@
-//! Records what the running kernel does with the packets of a lab, event by event, with its own tracepoints
-//! in a private tracefs instance that is removed afterwards.
+//! Records how the running kernel processes the packets of a lab, event by event, with the kernel's
+//! tracepoints in a private tracefs instance that is removed afterwards.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,15 +7,16 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use libtest_mimic::Failed;
 
-/// Records from its start. Only NAPI timers, device polls and non-empty returns of `epoll_wait` are kept.
+/// A recorder, which records from its creation. It keeps only NAPI timers, device polls and non-empty returns
+/// of `epoll_wait`.
 pub(crate) struct Recorder {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-/// tracefs is mounted in a separate namespace, so that the machine does not change. All CPUs use the clock of
-/// the timers.
+/// The script mounts tracefs in a separate namespace, so that the machine does not change. All CPUs use the
+/// clock of the timers.
 const SCRIPT: &str = "set -e
 # Where it is mounted already, mounting it again is refused.
 test -d /sys/kernel/tracing/events || mount -t tracefs none /sys/kernel/tracing
@@ -44,9 +45,9 @@ cat \"$at/trace\"
 pub(crate) enum Seen {
     /// A NAPI's timer was set.
     Armed {
-        /// The timer, as an opaque address.
+        /// The timer's address, used only as an identifier.
         timer: String,
-        /// The span, in nanoseconds.
+        /// The time until the timer expires, in nanoseconds.
         span: u64,
     },
     /// A NAPI's timer expired.
@@ -56,11 +57,11 @@ pub(crate) enum Seen {
     },
     /// A poll ended.
     Polled {
-        /// The NAPI, as an opaque address.
+        /// The NAPI's address, used only as an identifier.
         napi: String,
         /// The number of packets.
         work: u32,
-        /// Whether a task polled in its own system call, rather than a softirq.
+        /// Whether a task polled in its own system call; otherwise a softirq did.
         by_task: bool,
     },
     /// `epoll_wait` returned.
@@ -92,7 +93,7 @@ impl Recorder {
         Ok(Self { child, input, output })
     }
 
-    /// The recorded polls of this device.
+    /// Ends the recording; returns the recorded events, with the polls of this device only.
     pub(crate) fn end(mut self, device: &str) -> Result<Vec<Line>, Failed> {
         self.input.write_all(b"end\n")?;
         let mut text = String::new();
@@ -119,15 +120,17 @@ fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// The address of every NAPI's timer function.
+/// Returns the address of the timer function of all NAPIs.
 fn watchdog() -> Result<String, Failed> {
     let symbols = std::fs::read_to_string("/proc/kallsyms")?;
     let found = symbols.lines().find_map(|line| line.strip_suffix(" t napi_watchdog"));
     Ok(found.ok_or("the kernel names no napi_watchdog")?.to_owned())
 }
 
-/// Kernel: 6.18, `kernel/trace/trace_output.c` `trace_print_context()`:
-/// `memcached-812     [001] ..s1.  4711.123456: napi_poll: …`.
+/// Parses a line of the trace.
+///
+/// Kernel: 6.18, `kernel/trace/trace_output.c` `trace_print_context()`: `memcached-812     [001] ..s1.
+/// 4711.123456: napi_poll: …`.
 fn read(line: &str, device: &str) -> Option<Line> {
     let (head, event) = line.split_once(": ")?;
     let (task_and_cpu, flags_and_time) = head.split_once(']')?;
@@ -144,7 +147,7 @@ fn read(line: &str, device: &str) -> Option<Line> {
         "napi_poll" if value("device ")? == device => Seen::Polled {
             napi: value("struct ")?,
             work: value("work ")?.parse().ok()?,
-            // Column 3 of the flags shows hard and soft interrupts.
+            // Column 3 of the flags marks hard and soft interrupts; a dot means task context.
             by_task: flags.chars().nth(2)? == '.',
         },
         "hrtimer_start" => {
@@ -163,8 +166,8 @@ fn read(line: &str, device: &str) -> Option<Line> {
     Some(Line { task, cpu: cpu.parse().ok()?, seen })
 }
 
-/// Finds, among the NAPIs of devices with this name, the one that exchanged about this many packets, and its
-/// timer, if that was set. The NAPI polls on the same CPU right after most expirations of its timer; timers
+/// Finds the NAPI that exchanged about this many packets, among the NAPIs of devices with this name, and its
+/// timer, if that was set. A NAPI polls on the same CPU right after most expirations of its timer. The timers
 /// of other tests' NAPIs are recorded, too.
 pub(crate) fn ours(lines: &[Line], packets: u32) -> Option<(String, Option<String>)> {
     let mut work: BTreeMap<&str, u32> = BTreeMap::new();

@@ -15,7 +15,7 @@ const XOR: u16 = 7;
 const MAP: u32 = 0;
 const HASH: u32 = 1;
 
-/// Attributes that are sent at the end, regardless of their position in the line.
+/// Attributes that are sent last, regardless of the position of their keywords in the line.
 pub(super) const GATHERED: [u16; 3] = [MODE, MASK, XOR];
 
 pub(super) const SHAPE: Shape = shape! {
@@ -58,11 +58,11 @@ pub(super) const KEYS: &[&str] = &[
     "rxhash",
 ];
 
-/// The keys for which iproute2 6.1 accepts an address as a number: it tests the bits 0, 1, 9 and 10 of the
-/// key numbers, and thus checks the keys 0, 1 and 3.
+/// The keys for which iproute2 6.1 accepts an address as a number. It combines the key numbers 0, 1, 9 and 10
+/// instead of their bits, and thus checks the keys 0, 1 and 3.
 const ADDRESS_KEYS: u32 = 1 | 9 | 10;
 
-/// Parses comma-separated keys: their bits and their number.
+/// Parses comma-separated keys; returns their bits and their count.
 pub(super) fn keys(word: &str) -> Option<(u32, u32)> {
     let (mut bits, mut count) = (0, 0);
     for key in word.split(',') {
@@ -72,14 +72,14 @@ pub(super) fn keys(word: &str) -> Option<(u32, u32)> {
     Some((bits, count))
 }
 
-/// Formats keys; `None` if there are unknown ones.
+/// Formats keys; returns `None` if there are no keys or unknown ones.
 pub(super) fn key_words(bits: u32) -> Option<String> {
     let names = KEYS.iter().enumerate().filter(|(bit, _)| bits >> bit & 1 == 1);
     let names: Vec<&str> = names.map(|(_, name)| *name).collect();
     (bits >> KEYS.len() == 0 && bits != 0).then(|| names.join(","))
 }
 
-/// Parses a number or, if keys are addresses, an address: its last 32 bits.
+/// Parses a number or, if the keys include an address, an address, of which it returns the last 32 bits.
 pub(super) fn addend(word: &str, keys: u32) -> Option<u32> {
     let (negative, word) = word.strip_prefix('-').map_or((false, word), |rest| (true, rest));
     let address = || {
@@ -91,7 +91,7 @@ pub(super) fn addend(word: &str, keys: u32) -> Option<u32> {
     Some(if negative { number.wrapping_neg() } else { number })
 }
 
-/// Adds the attributes that are sent at the end of a line.
+/// Adds the attributes that are sent last, after the line is parsed.
 pub(super) fn complete(options: &mut Vec<(u16, Value)>, gathered: &Gathered, words: &Words<'_>) -> Read<()> {
     if gathered.keys.1 > 1 && gathered.choice == MAP {
         return Err(words.wrong_here("several keys need `hash`"));
@@ -104,7 +104,7 @@ pub(super) fn complete(options: &mut Vec<(u16, Value)>, gathered: &Gathered, wor
     Ok(())
 }
 
-/// Formats the gathered options.
+/// Formats one of the attributes in `GATHERED`.
 pub(super) fn gathered_words(number: u16, value: u32) -> Option<String> {
     Some(match (number, value) {
         (MODE, MAP) => " map".to_owned(),
@@ -115,7 +115,8 @@ pub(super) fn gathered_words(number: u16, value: u32) -> Option<String> {
     })
 }
 
-/// Completes the base class in the same way as the kernel, on a qdisc with this handle: its first class.
+/// Completes the base class as the kernel does on a qdisc with this handle. The default is the qdisc's first
+/// class.
 pub(super) fn canonicalize(options: &mut Vec<(u16, Value)>, qdisc: u32) {
     let place = options.iter().position(|(number, _)| *number == BASECLASS);
     let given = match place.map(|place| &options[place].1) {
@@ -131,8 +132,8 @@ pub(super) fn canonicalize(options: &mut Vec<(u16, Value)>, qdisc: u32) {
     options.sort_by_key(|(number, _)| *number);
 }
 
-/// Whether the kernel dumps a value of 0 for this option: true for the mode, and for both masks if either is
-/// set.
+/// Whether the kernel dumps this option even if its value is 0: true for the mode, and for both masks if
+/// either is set.
 pub(super) fn is_dumped_as_zero(kind: ListedKind, number: u16) -> bool {
     kind == ListedKind::Flow && GATHERED.contains(&number)
 }

@@ -52,14 +52,14 @@ pub enum Part {
     Options(Box<(TunnelOptions, TunnelOptions)>),
     /// The label stack, entry by entry.
     Labels(Box<LabelStack>),
-    /// The position of the rule's actions.
+    /// Marks the position of the rule's actions.
     Actions,
 }
 
 /// The classifier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flower {
-    /// The conditions, in the order of the line.
+    /// The parts of the rule, in the order of the line.
     pub parts: Vec<Part>,
     /// Whether the rule is installed in software, in hardware, or both.
     pub offload: Offload,
@@ -375,12 +375,12 @@ impl Flower {
     }
 }
 
-/// The protocol in these options; 0 if there is none.
+/// Returns the protocol in these options, or 0 if there is none.
 pub(super) fn protocol_in(attrs: Attrs<'_>) -> Result<u16, Malformed> {
     attrs.find(ETH_TYPE)?.map_or(Ok(0), |protocol| protocol.be16())
 }
 
-/// A device name, if it is short enough.
+/// Returns the device name, padded with zeros; `None` if it is not a valid name or too long.
 pub(crate) fn device_name(name: &str) -> Option<[u8; NAME_BYTES]> {
     let mut bytes = [0; NAME_BYTES];
     bytes[..NAME_BYTES - 1].get_mut(..name.len())?.copy_from_slice(name.as_bytes());
@@ -388,7 +388,8 @@ pub(crate) fn device_name(name: &str) -> Option<[u8; NAME_BYTES]> {
     (legal && !name.is_empty()).then_some(bytes)
 }
 
-/// Parses `[no]frag` and `[no]firstfrag`, separated by slashes, and adds them to earlier flags.
+/// Parses `[no]frag` and `[no]firstfrag`, separated by slashes, and adds them to the flags and their mask in
+/// `before`.
 fn fragment(word: &str, mut before: (u32, u32)) -> Option<(u32, u32)> {
     for name in word.split('/').filter(|name| !name.is_empty()) {
         let (name, no) = name.strip_prefix("no").map_or((name, false), |name| (name, true));
@@ -402,7 +403,7 @@ fn fragment(word: &str, mut before: (u32, u32)) -> Option<(u32, u32)> {
     Some(before)
 }
 
-/// Parses `OPTIONS[/MASK]` for the tunnel that the word names.
+/// Parses `OPTIONS[/MASK]` for the kind of tunnel that the keyword names.
 fn options(word: Word, text: &str) -> Option<(TunnelOptions, TunnelOptions)> {
     if word == Word::GeneveOpts {
         // Each of several options may have its own mask.
@@ -421,7 +422,7 @@ fn options(word: Word, text: &str) -> Option<(TunnelOptions, TunnelOptions)> {
     Some(match word {
         Word::VxlanOpts => (TunnelOptions::vxlan(key)?, TunnelOptions::vxlan(mask.unwrap_or("0xffffffff"))?),
         Word::ErspanOpts => {
-            // Without a mask, iproute2 uses the version as its own mask.
+            // Without a mask, iproute2 uses the given version as the version's mask.
             let version = key.split(':').next()?;
             let full = format!("{version}:0xffffffff:0xff:0xff");
             (TunnelOptions::erspan(key)?, TunnelOptions::erspan(mask.unwrap_or(&full))?)

@@ -6,7 +6,7 @@ use crate::number::{self, Base};
 use crate::protocol;
 use netlink::attr::{AttrBuf, Malformed};
 
-/// The longest value: an IPv6 address or the labels of a connection.
+/// Maximum size of a value: an IPv6 address or conntrack labels.
 const VALUE_BYTES: usize = 16;
 
 /// Operations of ARP. Kernel: `include/uapi/linux/if_arp.h` `ARPOP_REQUEST`, `ARPOP_REPLY`.
@@ -24,9 +24,9 @@ pub enum Form {
     Ipv6,
     /// A port, big-endian, with an optional mask after a slash.
     Port,
-    /// Two ports: the mask attribute holds the last one.
+    /// A port range. The mask attribute holds the last port.
     PortRange,
-    /// A decimal number up to this, without mask; 32-bit numbers are big-endian.
+    /// A decimal number up to this maximum, without a mask; 32-bit numbers are big-endian.
     Decimal(u32),
     /// An 8-bit number, parsed as decimal if possible and otherwise as hexadecimal, with a hexadecimal mask.
     TosTtl,
@@ -38,13 +38,13 @@ pub enum Form {
     EthType,
     /// TCP flags: 12 bits, hexadecimal.
     TcpFlags,
-    /// The state of a connection.
+    /// A conntrack state.
     CtState,
     /// A 16-bit number in host byte order.
     Host16,
     /// A 32-bit number in host byte order.
     Host32,
-    /// The labels of a connection, hexadecimal.
+    /// Conntrack labels, in hexadecimal.
     Labels,
     /// `request`, `reply` or a number.
     ArpOp,
@@ -59,7 +59,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The description of a valid value, for errors.
+    /// Returns a description of a valid value, for error messages.
     pub(super) const fn expected(self) -> &'static str {
         match self {
             Self::Mac => "an Ethernet address, as in 02:00:00:00:00:01 or with /BITS or /MASK",
@@ -166,7 +166,7 @@ fields! {
 
 impl Field {
     fn spec(self) -> &'static Spec {
-        // A field is always created from an index of the table.
+        // The index is in bounds, because every `Field` is created from an index of the table.
         &FIELDS[usize::from(self.0)]
     }
 
@@ -180,7 +180,7 @@ impl Field {
         self.spec().keyword
     }
 
-    /// The syntax of its value.
+    /// Returns the syntax of the field's value.
     pub(super) fn form(self) -> Form {
         self.spec().form
     }
@@ -189,18 +189,18 @@ impl Field {
         self.spec().attr
     }
 
-    /// The number of its mask attribute, if it can have a mask.
+    /// Returns the number of the field's mask attribute, if the field can have a mask.
     pub(super) fn mask_attr(self) -> Option<u16> {
         Some(self.spec().mask).filter(|mask| *mask != 0)
     }
 
-    /// The field with this attribute.
+    /// Returns the field with this attribute number.
     pub fn of_attr(number: u16) -> Option<Self> {
         let place = FIELDS.iter().position(|spec| spec.attr == number)?;
         u8::try_from(place).ok().map(Self)
     }
 
-    /// The rank in the output: fields that determine the meaning of others come first.
+    /// Returns the field's rank in the output: fields that determine the meaning of others come first.
     pub(super) fn rank(self) -> u8 {
         match self {
             Self::NUM_OF_VLANS => 0,
@@ -317,12 +317,12 @@ pub struct Match {
     /// The mask, or the last value of a range.
     pub mask: [u8; VALUE_BYTES],
     bytes: u8,
-    /// 0 if the line gives no mask and none is sent.
+    /// The size of the mask in bytes; 0 if the line gives no mask, so that none is sent.
     mask_bytes: u8,
 }
 
 impl Match {
-    /// Matches a field with this value and mask.
+    /// Creates a match of a field with this value and mask.
     pub(super) fn of(field: Field, value: &[u8], mask: &[u8]) -> Self {
         let mut found = Self::plain(field, value);
         found.mask[..mask.len()].copy_from_slice(mask);
@@ -330,7 +330,7 @@ impl Match {
         found
     }
 
-    /// Matches a field with this value and no mask.
+    /// Creates a match of a field with this value and no mask.
     pub(super) fn plain(field: Field, value: &[u8]) -> Self {
         let mut bytes = [0; VALUE_BYTES];
         bytes[..value.len()].copy_from_slice(value);
@@ -382,7 +382,7 @@ impl Match {
         self
     }
 
-    /// Whether the mask is empty.
+    /// Whether the match has a mask without any bits, so that it matches everything.
     pub(super) fn counts_nothing(&self) -> bool {
         self.mask_bytes != 0 && self.mask == [0; VALUE_BYTES]
     }
@@ -400,8 +400,8 @@ impl Match {
         }
     }
 
-    /// The tc syntax; `has_protocol` is whether the rule names its transport protocol, which a port range
-    /// requires.
+    /// Formats the match in tc syntax. `has_protocol` says whether the rule names its transport protocol,
+    /// which a port range requires.
     pub(super) fn words(&self, has_protocol: bool) -> Option<String> {
         let spec = self.field.spec();
         let (value, mask) = (&self.value[..usize::from(spec.bytes)], &self.mask[..usize::from(spec.bytes)]);
@@ -460,10 +460,10 @@ pub(super) const SCTP: u8 = 132;
 pub(super) const ICMP: u8 = 1;
 pub(super) const ICMPV6: u8 = 58;
 
-/// The conntrack states by the kernel's bits `TCA_FLOWER_KEY_CT_FLAGS_*`.
+/// The names of the conntrack states, in the order of the kernel's bits `TCA_FLOWER_KEY_CT_FLAGS_*`.
 const CT_STATES: [&str; 6] = ["new", "est", "rel", "trk", "inv", "rpl"];
 
-/// Parses `+STATE-STATE...` into bits and their mask.
+/// Parses `+STATE-STATE...`; returns the bits of the states and their mask.
 pub(super) fn ct_state(word: &str) -> Option<(u16, u16)> {
     let (mut flags, mut mask) = (0, 0);
     let mut rest = word;
@@ -487,15 +487,15 @@ pub(super) fn ct_state_words(flags: u16, mask: u16) -> String {
     states.map(|(bit, state)| format!("{}{state}", if flags >> bit & 1 == 1 { '+' } else { '-' })).collect()
 }
 
-/// The number of a named transport protocol.
+/// Returns the number of a transport protocol, given by name or in hexadecimal.
 pub(super) fn ip_proto(word: &str) -> Option<u8> {
     let names = [("tcp", TCP), ("udp", UDP), ("sctp", SCTP), ("icmp", ICMP), ("icmpv6", ICMPV6)];
     let named = names.iter().find(|(name, _)| !word.is_empty() && name.starts_with(word));
     named.map(|(_, number)| *number).or_else(|| number::u8(word, Base::Sixteen))
 }
 
-/// Formats a transport protocol. The names of ICMP imply an IP version that the rule need not have, so they
-/// are not used.
+/// Formats a transport protocol. ICMP has no name in the output, because its names imply an IP version that
+/// the rule need not have.
 pub(super) fn ip_proto_name(number: u8) -> String {
     match number {
         TCP => "tcp".to_owned(),

@@ -77,7 +77,7 @@ pub(super) struct Meaning {
 }
 
 impl Meaning {
-    /// The field that a word refers to in this context.
+    /// Returns the field that a word refers to in this context.
     pub(super) fn field(&self, word: Word, words: &Words<'_>) -> Read<Field> {
         let ip = self.eth_type == protocol::IP;
         let ip6 = self.eth_type == protocol::IPV6;
@@ -101,7 +101,7 @@ impl Meaning {
         match word {
             Word::DstMac => Ok(Field::ETH_DST),
             Word::SrcMac => Ok(Field::ETH_SRC),
-            // iproute2 checks in this order, abbreviations included.
+            // iproute2 checks `icmp` first, so an abbreviation of both names means `icmp`.
             Word::IpProto if !next.is_empty() && abbreviates(next, "icmp") => {
                 needs(ip, "icmp needs protocol ip", Field::IP_PROTO)
             }
@@ -188,7 +188,8 @@ impl Meaning {
         }
     }
 
-    /// The protocol of the outermost header: 802.1Q if the line has named the protocol inside the tag.
+    /// Returns the protocol of the outermost header: 802.1Q if the line has named the protocol inside a VLAN
+    /// tag.
     const fn outermost(&self) -> u16 {
         if self.vlan_ethtype != 0 { protocol::VLAN } else { self.eth_type }
     }

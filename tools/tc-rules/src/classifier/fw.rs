@@ -4,7 +4,7 @@
 
 use super::shape::{Shape, Takes, Value, shape};
 
-/// The mask of the mark.
+/// The attribute for the mask of the mark.
 pub(super) const MASK: u16 = 5;
 
 pub(super) const SHAPE: Shape = shape! {

@@ -54,7 +54,7 @@ impl Listed {
         Self { kind, options: Vec::new(), has_options: false }
     }
 
-    /// Parses a handle. That of fw may have a mask, which becomes the first option.
+    /// Parses a handle. The handle of fw may have a mask, which becomes the first option.
     pub(super) fn handle(&mut self, word: &str) -> Option<u32> {
         match (self.kind, word.split_once('/')) {
             (ListedKind::Fw, Some((mark, mask))) => {
@@ -75,7 +75,7 @@ impl Listed {
         let shape = self.kind.shape();
         self.has_options = shape.always || words.peek().is_some();
         if words.peek().is_none() {
-            // Without options, not even the mask of the handle is sent.
+            // If the line has no options, the mask of the handle is not sent either.
             self.options.clear();
         }
         let mut gathered = Gathered { choice: 0, mask: u32::MAX, xor: 0, keys: (0, 0), order: 0 };
@@ -206,7 +206,7 @@ impl Listed {
         Ok(Some(()))
     }
 
-    /// The type of an attribute, if a keyword or the handle sets it.
+    /// Returns the type of an attribute, if a keyword or the handle can set it.
     fn takes(&self, number: u16) -> Option<Takes> {
         let besides = match self.kind {
             ListedKind::Fw => &[fw::MASK][..],
@@ -242,8 +242,8 @@ impl Listed {
         })))
     }
 
-    /// Converts the rule to the form that the kernel would dump, on a qdisc with this handle: each option
-    /// once, the last one of several, without those that equal their default.
+    /// Converts the rule to the form that the kernel would dump on a qdisc with this handle: only the last
+    /// value of each option, and no default values.
     pub(super) fn canonicalize(&mut self, qdisc: u32) {
         self.has_options = true;
         self.options.sort_by_key(|(number, _)| *number);
@@ -269,7 +269,7 @@ impl Listed {
         }
     }
 
-    /// Formats a handle, with the mask of fw.
+    /// Formats a handle; for fw, includes the mask.
     pub(super) fn handle_words(&self, handle: u32) -> Option<String> {
         let mask = self.options.iter().find_map(|(number, value)| match value {
             Value::Number(mask) if self.kind == ListedKind::Fw && *number == fw::MASK => Some(*mask),
@@ -317,7 +317,7 @@ impl Listed {
     }
 }
 
-/// The keyword with this text, or else the first that it abbreviates.
+/// Returns the keyword that equals this text, or else the first keyword that the text abbreviates.
 fn find(shape: &'static Shape, text: &str) -> Option<&'static Word> {
     let exact = shape.words.iter().find(|word| word.text == text);
     exact.or_else(|| shape.words.iter().find(|word| !word.whole && abbreviates(text, word.text)))

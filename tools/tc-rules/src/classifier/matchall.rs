@@ -28,7 +28,7 @@ keywords! {
 /// The classifier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matchall {
-    /// The classes, each with whether it follows the actions; the last one is effective.
+    /// The classes, each with a flag that says whether it follows the actions. The last class is effective.
     pub classes: Vec<(u32, bool)>,
     /// Whether the rule is installed in software, in hardware, or both.
     pub offload: Offload,

@@ -32,7 +32,7 @@ use crate::number::{self, Base};
 use crate::words::{Read, Words};
 use netlink::attr::{Attr, AttrBuf, Malformed};
 
-/// The kinds, for suggestions after a misspelling.
+/// The kinds of classifiers, for suggestions after a misspelling.
 pub const KINDS: &[&str] = &["flower", "u32", "matchall", "bpf", "basic", "cgroup", "flow", "fw", "route"];
 
 /// The half of a class that identifies its qdisc.
@@ -42,7 +42,7 @@ const MAJOR: u32 = 0xffff_0000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each kind's index is that of its name")]
 pub enum Classifier {
-    /// The line names none: it is about a chain, or removes every rule of a priority.
+    /// The line names no classifier: it is about a chain, or removes every rule of a priority.
     #[default]
     None,
     Flower(Flower),
@@ -116,7 +116,8 @@ impl Classifier {
         }
     }
 
-    /// Parses the options after the kind, which may complete `handle`; `place` is protocol and parent.
+    /// Parses the options after the kind, which may complete `handle`. `place` is the protocol and the
+    /// parent.
     pub fn parse(
         &mut self,
         words: &mut Words<'_>,
@@ -143,7 +144,7 @@ impl Classifier {
         }
     }
 
-    /// Encodes `TCA_OPTIONS`, unless nothing follows the kind.
+    /// Encodes `TCA_OPTIONS`, which most kinds omit if nothing follows the kind in the line.
     pub fn encode(&self, number: u16, actions: &[Action], out: &mut AttrBuf) {
         match self {
             Self::None => {}
@@ -178,7 +179,7 @@ impl Classifier {
         })
     }
 
-    /// The protocol in the options of a template; 0 if there is none.
+    /// Returns the protocol in the options of a chain's template, or 0 if there is none.
     pub fn protocol_in(&self, options: &Attr<'_>) -> Result<u16, Malformed> {
         match self {
             Self::Flower(_) => flower::protocol_in(options.nested()),
@@ -208,7 +209,7 @@ impl Classifier {
         }
     }
 
-    /// The offload flags and state.
+    /// Returns the offload flags and state, if the kind has them.
     pub const fn offload(&self) -> Option<Offload> {
         match self {
             Self::None | Self::Listed(_) => None,
@@ -247,7 +248,7 @@ impl Classifier {
         !matches!(self, Self::Flower(_))
     }
 
-    /// The tc syntax after the kind; `None` if there is none.
+    /// Appends the tc syntax after the kind to `words`; returns `None` if tc has no syntax for the rule.
     pub fn words(&self, words: &mut String, actions: &str, lookup: &mut dyn Lookup) -> Option<()> {
         match self {
             Self::Listed(rule) => rule.words(words, actions, lookup),

@@ -104,7 +104,7 @@ impl LabelStack {
             for entry in &self.0 {
                 out.nested(ENTRY, |out| {
                     for (attr, value) in &entry.0 {
-                        // All but the label have 8 bits, which was checked when parsing.
+                        // All values except the label have 8 bits, which the parser has checked.
                         _ = match attr {
                             &LABEL => out.u32(LABEL, *value),
                             attr => out.u8(*attr, u8::try_from(*value).unwrap_or(u8::MAX)),
@@ -135,7 +135,8 @@ impl LabelStack {
         self
     }
 
-    /// The equivalent fields: the kernel dumps a single outermost entry as `mpls_label` and so on.
+    /// Returns the equivalent flower fields, because the kernel dumps a single outermost entry as
+    /// `mpls_label` and so on.
     ///
     /// Kernel: 6.18, `net/sched/cls_flower.c` `fl_dump_key_mpls()`.
     pub(super) fn as_fields(&self) -> Option<Vec<Match>> {

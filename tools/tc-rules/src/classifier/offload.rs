@@ -17,7 +17,7 @@ pub struct Offload {
     pub skip_hw: bool,
     /// Only in hardware.
     pub skip_sw: bool,
-    /// Whether the driver should report details when it refuses.
+    /// Whether the driver should report details when it refuses to offload the rule.
     pub verbose: bool,
     /// From a dump: whether the rule is in hardware; `None` if the kernel does not report it.
     pub in_hw: Option<bool>,
@@ -34,13 +34,13 @@ impl Offload {
         }
     }
 
-    /// The kernel's bits of the requested flags.
+    /// Returns the requested flags as the kernel's bits.
     pub fn flags(&self) -> u32 {
         let bits = [(self.skip_hw, SKIP_HW), (self.skip_sw, SKIP_SW), (self.verbose, VERBOSE)];
         bits.iter().filter(|(set, _)| *set).fold(0, |flags, (_, bit)| flags | bit)
     }
 
-    /// The requested flags, without the state and `verbose`.
+    /// Returns the requested flags without the state and `verbose`.
     pub const fn canonical(&self) -> Self {
         Self { verbose: false, in_hw: None, ..*self }
     }

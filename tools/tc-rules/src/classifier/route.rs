@@ -29,7 +29,8 @@ pub(super) fn realm(word: &str) -> Option<u32> {
     }
 }
 
-/// The handle that iproute2 derives from the options if the line gives none: it contains the realms.
+/// Returns the handle that iproute2 derives from the options if the line gives none. The handle contains the
+/// realms.
 pub(super) fn handle(options: &[(u16, Value)], order: u32) -> u32 {
     let mut handle = 0xffff_8000;
     for (number, value) in options {

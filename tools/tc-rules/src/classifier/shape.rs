@@ -1,4 +1,4 @@
-//! Defines kinds of classifiers whose options are a list, by their keywords with argument and attribute.
+//! Defines classifier kinds whose options are a list: their keywords, each with its argument and attribute.
 
 use crate::action::police::Police;
 use crate::ematch::Tree;
@@ -20,11 +20,12 @@ pub(super) enum Takes {
     DeviceName,
     /// Keys of the packet; see `flow`.
     Keys,
-    /// A number to add, or an address that represents one.
+    /// A number to add, or an address whose last 32 bits are that number.
     Addend,
     /// No argument: the keyword itself selects this number, which is sent at the end.
     Choice(u32),
-    /// A mask, and the bits to set and to flip; sent as two numbers at the end.
+    /// The arguments of `and`, `or` and `xor`: a mask, the bits to set, and the bits to flip. They are sent
+    /// as two numbers at the end.
     And,
     Or,
     Xor,
@@ -53,16 +54,16 @@ pub(super) struct Word {
 #[derive(Debug)]
 pub(super) struct Shape {
     pub(super) name: &'static str,
-    /// In the order of iproute2's checks.
+    /// The keywords, in the order in which iproute2 checks them.
     pub(super) words: &'static [Word],
-    /// The texts of these words.
+    /// The texts of the keywords in `words`.
     pub(super) texts: &'static [&'static str],
     /// Whether the options attribute is sent even if it is empty.
     pub(super) always: bool,
 }
 
-/// Creates a [`Shape`] from its name, `always` if the options attribute is always sent, and its keywords with
-/// attribute and argument.
+/// Creates a [`Shape`] from its name, the word `always` if the options attribute is always sent, and its
+/// keywords, each with its attribute and argument.
 macro_rules! shape {
     ($name:literal $($always:ident)?; $($text:literal $($whole:ident)? = $number:literal $takes:expr,)*) => {
         $crate::classifier::shape::Shape {
@@ -82,7 +83,7 @@ macro_rules! shape {
 }
 pub(super) use shape;
 
-/// The kinds of classifiers of this sort.
+/// A kind of classifier whose options are a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each variant is the kind that its name says")]
 pub enum ListedKind {
@@ -104,21 +105,21 @@ pub enum Value {
     Matches(Box<Tree>),
     /// A police action.
     Police(Box<Police>),
-    /// The position of the rule's actions.
+    /// Marks the position of the rule's actions.
     Actions,
 }
 
-/// Values collected while a line is parsed, sent at its end.
+/// Values that are collected while a line is parsed, and sent after its other options.
 #[derive(Debug)]
 pub(super) struct Gathered {
-    /// The value of the words with [`Takes::Choice`].
+    /// The number selected by the words with [`Takes::Choice`].
     pub(super) choice: u32,
     /// The mask of the result.
     pub(super) mask: u32,
     /// The bits of the result to flip.
     pub(super) xor: u32,
-    /// The named keys, as bits, and their number.
+    /// The bits of the named keys, and the number of keys.
     pub(super) keys: (u32, u32),
-    /// The part of the handle given by the line.
+    /// The part of the handle that the line gives with `order`.
     pub(super) order: u32,
 }

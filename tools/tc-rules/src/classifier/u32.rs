@@ -52,7 +52,7 @@ keywords! {
 }
 
 keywords! {
-    /// The protocols and units of a selector.
+    /// The protocols and units that a selector can name.
     enum Sample {
         U32 = "u32",
         U16 = "u16",
@@ -72,9 +72,9 @@ keywords! {
 pub enum Part {
     /// The class for the packet.
     Class(u32),
-    /// The rule is a hash table of this many buckets.
+    /// The rule is a hash table with this many buckets.
     Divisor(u32),
-    /// Matching continues in this table.
+    /// Matching continues in this hash table.
     Link(u32),
     /// The device that received the packet.
     Indev([u8; NAME_BYTES]),
@@ -82,7 +82,7 @@ pub enum Part {
     Mark(u32, u32),
     /// A police action.
     Police(Box<Police>),
-    /// The position of the rule's actions.
+    /// Marks the position of the rule's actions.
     Actions,
 }
 
@@ -91,9 +91,9 @@ pub enum Part {
 pub struct U32 {
     /// The parts in the order of the line.
     pub parts: Vec<Part>,
-    /// The hash table and bucket of the rule; 0 for the root table of its priority.
+    /// The hash table and bucket that contain the rule; 0 for the root table of its priority.
     pub table: u32,
-    /// The number of the root table, as found in a dump: the kernel assigned it.
+    /// The number of the root table, which the kernel has assigned and a dump shows.
     pub root: u32,
     /// The selector, if there is one.
     pub selector: Option<Selector>,
@@ -107,7 +107,7 @@ pub struct U32 {
 
 impl PartialEq for U32 {
     fn eq(&self, other: &Self) -> bool {
-        // Ignores the spare memory.
+        // The comparison ignores the spare memory.
         let all = |rule: &Self| (rule.table, rule.offload, rule.options);
         all(self) == all(other) && self.parts == other.parts && self.selector == other.selector
     }
@@ -130,7 +130,7 @@ impl U32 {
         Selector::emptied(std::mem::take(&mut self.spare))
     }
 
-    /// Parses the rule; `order` may complete `handle`.
+    /// Parses the rule. The keyword `order` may complete `handle`.
     pub(super) fn parse(
         &mut self,
         words: &mut Words<'_>,
@@ -333,8 +333,8 @@ impl U32 {
         Ok(Some(()))
     }
 
-    /// Converts the rule to the form that the kernel would dump: sorted parts, police without values that are
-    /// not dumped, and the table in the canonical handle, if it has one.
+    /// Converts the rule to the form that the kernel would dump: sorts the parts, removes police values that
+    /// are not dumped, and sets the table from the canonical handle, if the handle has one.
     pub(super) fn canonicalize(&mut self, handle: u32) {
         for part in &mut self.parts {
             if let Part::Police(police) = part {
@@ -373,8 +373,8 @@ impl U32 {
         (self.offload, self.options) = (other.offload, other.options);
     }
 
-    /// The canonical form of a handle, for comparisons: with the table of the rule, unless that is the root
-    /// table of its priority.
+    /// Returns the canonical form of a handle, for comparisons. It contains the table of the rule, unless
+    /// that is the root table of its priority.
     ///
     /// Kernel: 6.18, `net/sched/cls_u32.c` `u32_change()` completes a handle with the table and the bucket.
     pub const fn canonical_handle(&self, handle: u32) -> u32 {
@@ -385,13 +385,13 @@ impl U32 {
         if self.is_in_root(whole) { whole & NODE } else { whole }
     }
 
-    /// Whether a table or rule is known to be in the root table of its priority.
+    /// Whether the table or rule with this handle is known to be in the root table of its priority.
     const fn is_in_root(&self, handle: u32) -> bool {
         self.root != 0 && handle & TABLE == self.root
     }
 
-    /// Whether the rule, or the object with this canonical handle, is a table with an explicit number, or is
-    /// in one.
+    /// Whether the rule, or the object with this canonical handle, is a hash table with an explicit number,
+    /// or is in such a table.
     pub fn is_of_table(&self, handle: u32) -> bool {
         self.creates_table()
             || handle & TABLE != 0
@@ -403,7 +403,7 @@ impl U32 {
         self.parts.iter().any(|part| matches!(part, Part::Divisor(_)))
     }
 
-    /// Whether the rule matches few packets: at least as many fixed bits as an IPv4 /24.
+    /// Whether the rule matches few packets: its keys fix at least 24 bits, as an IPv4 /24 does.
     pub(super) fn is_narrow(&self) -> bool {
         let keys = self.selector.iter().flat_map(|selector| &selector.keys);
         keys.map(|key| key.mask.count_ones()).sum::<u32>() >= 24

@@ -12,17 +12,17 @@ const OFFSET: u8 = 2;
 const VAROFFSET: u8 = 4;
 const EAT: u8 = 8;
 
-/// Maximum number of keys per rule: the kernel counts them in 8 bits, iproute2 allows half of that.
+/// Maximum number of keys per rule: the kernel counts them in 8 bits, but iproute2 allows only half as many.
 const KEYS_MAX: usize = 128;
 
 /// Size of `tc_u32_sel` without its keys, and of a key.
 const SEL_BYTES: usize = 16;
 const KEY_BYTES: usize = 16;
 
-/// The offset mask that iproute2 6.1 writes for `ip6 icmp_code`, and only for that.
+/// The offset mask that iproute2 6.1 writes for `ip6 icmp_code`, and for no other keyword.
 const ICMPV6_CODE: i32 = 1;
 
-/// 32 bits and their required value.
+/// A key: 32 bits of the packet and their required value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     /// The mask, in network order.
@@ -31,7 +31,7 @@ pub struct Key {
     pub value: u32,
     /// Offset in bytes from the network header.
     pub offset: i32,
-    /// -1 for an offset from the next header; see also [`ICMPV6_CODE`].
+    /// The mask of the offset: -1 for an offset from the next header; see also [`ICMPV6_CODE`].
     pub offset_mask: i32,
 }
 
@@ -50,15 +50,16 @@ pub struct Selector {
 }
 
 impl Key {
-    /// The bucket of a packet with this value: the value shifted right by its mask's trailing zeros.
+    /// Returns the bucket for packets with this value: the masked value, shifted right by the mask's trailing
+    /// zeros.
     pub(super) const fn hash(&self) -> u32 {
         let mask = u32::from_be(self.mask);
         let shift = if mask == 0 { 0 } else { mask.trailing_zeros() };
         u32::from_be(self.value & self.mask) >> shift
     }
 
-    /// Formats the offset byte by byte, because only one keyword produces this offset mask; `None` beyond the
-    /// last offset.
+    /// Formats the key byte by byte, because only `icmp_code`, which matches a byte, produces this offset
+    /// mask. Returns `None` if an offset overflows.
     fn icmpv6_code_words(&self, words: &mut String) -> Option<()> {
         let (value, mask) = (self.value.to_ne_bytes(), self.mask.to_ne_bytes());
         for (at, (value, mask)) in (0..).zip(value.into_iter().zip(mask)) {
@@ -72,14 +73,15 @@ impl Key {
 }
 
 impl Selector {
-    /// An empty selector that reuses the memory of another.
+    /// Returns an empty selector that reuses the memory of `other`.
     pub(super) fn emptied(other: Self) -> Self {
         let mut keys = other.keys;
         keys.clear();
         Self { keys, ..Self::default() }
     }
 
-    /// Adds a key of this many bytes; bits of an already used 32-bit word are merged into its key.
+    /// Adds a key of this many bytes. If there already is a key for the same 32-bit word, merges the bits
+    /// into that key.
     fn pack(&mut self, words: &Words<'_>, key: u32, mask: u32, bytes: u32, at: (i32, i32)) -> Read<()> {
         let all = if bytes == 4 { u32::MAX } else { (1 << (8 * bytes)) - 1 };
         if key > all || mask > all {
@@ -239,7 +241,7 @@ impl Selector {
         Ok(())
     }
 
-    /// Parses the arguments of `offset`: the start of the next header.
+    /// Parses the arguments of `offset`, which define the start of the next header.
     pub(super) fn offset(&mut self, words: &mut Words<'_>) -> Read<()> {
         while let Some(word) = words.peek() {
             if abbreviates(word, "plus") {
@@ -270,7 +272,7 @@ impl Selector {
         Ok(())
     }
 
-    /// Parses the arguments of `hashkey`: the bits that select the bucket.
+    /// Parses the arguments of `hashkey`, which define the bits that select the bucket.
     pub(super) fn hashkey(&mut self, words: &mut Words<'_>) -> Read<()> {
         while let Some(word) = words.peek() {
             if abbreviates(word, "mask") {

@@ -1,5 +1,5 @@
-//! The estimator of a rule: the sampling interval of its police actions' counters, and the time constant of
-//! the mean.
+//! The rate estimator of a rule: the interval at which the counters of its police actions are sampled, and
+//! the time constant of their moving average.
 
 use crate::number;
 use crate::words::{Read, Words};
@@ -9,9 +9,9 @@ use crate::words::{Read, Words};
 /// Kernel: 6.18, `include/uapi/linux/pkt_sched.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimator {
-    /// The interval, as a power of two of seconds, from -2 (a quarter of a second).
+    /// The base-2 logarithm of the interval in seconds, from -2 (a quarter of a second).
     interval: i8,
-    /// The weight of older values, as a power of two.
+    /// The weight of a new value in the average is 2 to the power of minus this.
     ewma_log: u8,
 }
 
@@ -19,7 +19,7 @@ pub struct Estimator {
 const QUARTER: f64 = 250_000.0;
 
 impl Estimator {
-    /// Parses `1s 8s`: the interval, and the time constant of the mean.
+    /// Parses an estimator, such as `1s 8s`: the interval, and the time constant of the mean.
     pub(super) fn parse(words: &mut Words<'_>) -> Read<Self> {
         let interval = words.read("an interval, as in 1s", microseconds)?;
         let constant = words.read("the time constant of the average, as in 8s", microseconds)?;
@@ -28,7 +28,7 @@ impl Estimator {
         })
     }
 
-    /// Computes the estimator like `tc_setup_estimator()` of iproute2 6.1, `tc/tc_estimator.c`.
+    /// Computes the estimator as `tc_setup_estimator()` of iproute2 6.1, `tc/tc_estimator.c`, does.
     fn of(interval: f64, constant: f64) -> Option<Self> {
         let quarters = (0_i8..=5).find(|shift| interval <= f64::from(1_u32 << shift) * QUARTER)?;
         let decays = |log: &u8| {
@@ -60,7 +60,7 @@ mod test {
 
     #[test]
     fn an_estimator_is_what_tc_makes_of_it() {
-        // From messages sent by tc of iproute2 6.1, recorded with strace.
+        // The expected bytes are from messages sent by tc of iproute2 6.1, recorded with strace.
         for (interval, constant, bytes) in [
             ("1s", "8s", Some([0, 3])),
             ("250ms", "1s", Some([0xfe, 2])),

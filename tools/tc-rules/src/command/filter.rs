@@ -39,12 +39,12 @@ pub struct Filter {
     pub actions: Vec<Action>,
     /// Whether this is a chain rather than a rule.
     pub is_chain: bool,
-    /// The rate estimator of its police actions, if the line gives one. A dump does not show it.
+    /// The rate estimator of the rule's police actions, if the line gives one. A dump does not show it.
     pub estimator: Option<Estimator>,
 }
 
 impl Filter {
-    /// The group that it belongs to.
+    /// Returns the group that the rule belongs to.
     pub fn group(&self) -> Group {
         Group { hook: self.hook, chain: self.chain.unwrap_or(0), priority: self.priority }
     }
@@ -120,7 +120,7 @@ impl Filter {
             Verb::Change | Verb::Delete => 0,
         };
         out.message(kind, flag::REQUEST | own | flags, sequence, |out| {
-            // The protocol is in the lower half, in network byte order.
+            // The lower half of `info` is the protocol, in network byte order.
             let info = u32::from(self.priority) << 16 | u32::from(self.protocol.to_be());
             tcmsg(self.hook, self.handle, info, out);
             if let Some(chain) = self.chain {
@@ -136,7 +136,7 @@ impl Filter {
         });
     }
 
-    /// Encodes the message that removes only this rule: it must have a handle and a priority.
+    /// Encodes the message that removes only this rule, which must have a handle and a priority.
     pub fn encode_removal(&self, sequence: u32, flags: u16, out: &mut AttrBuf) {
         out.message(message::DEL_FILTER, flag::REQUEST | flags, sequence, |out| {
             let info = u32::from(self.priority) << 16 | u32::from(self.protocol.to_be());
@@ -150,8 +150,8 @@ impl Filter {
         });
     }
 
-    /// Decodes the body of a dumped rule into this value. Returns `None` for an object without a rule (the
-    /// kernel dumps a priority before its rules), or of a kind that is not fully known.
+    /// Decodes the body of a dumped rule into this value. Returns `None` if the object contains no rule, as
+    /// when the kernel dumps a priority before its rules, or if the rule's kind is not fully known.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -212,8 +212,8 @@ impl Filter {
         self.classifier.decode(&options, self.protocol, &mut self.actions)
     }
 
-    /// Sets the root table of u32 in this dumped rule's priority (`800:` as a number, 0 if unknown): rules
-    /// that name no table are in it.
+    /// Sets the number of the u32 root table of this dumped rule's priority (`800:` as a number, 0 if
+    /// unknown). Rules that name no table are in the root table.
     pub fn set_root(&mut self, table: u32) {
         if let Classifier::U32(rule) = &mut self.classifier {
             rule.root = table;
@@ -225,7 +225,7 @@ impl Filter {
         matches!(&self.classifier, Classifier::U32(rule) if rule.root != 0 && self.handle >> 20 == rule.root >> 20)
     }
 
-    /// This rule in the form that the kernel would dump, so that equivalent rules are equal.
+    /// Returns this rule in the form that the kernel would dump, so that equivalent rules are equal.
     #[must_use]
     pub fn canonical(&self) -> Self {
         let mut rule = self.clone();
@@ -259,13 +259,13 @@ impl Filter {
         (self.is_chain, self.estimator) = (other.is_chain, other.estimator);
     }
 
-    /// Whether one of its actions targets a device that was deleted.
+    /// Whether one of the rule's actions targets a device that was deleted.
     pub fn has_lost_device(&self) -> bool {
         let lost = |action: &Action| matches!(&action.kind, Kind::Mirred(mirred) if mirred.has_lost_device());
         self.actions.iter().any(lost)
     }
 
-    /// The line; `None` if tc has no syntax for it.
+    /// Formats the rule or chain as a line; returns `None` if tc has no syntax for it.
     pub fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
         let mut line = if self.is_chain { "chain add" } else { "filter add" }.to_owned();
         if self.hook.block != 0 {
@@ -304,7 +304,8 @@ impl Filter {
     }
 }
 
-/// The words before the classifier, and the classifiers: suggestions for a word that is neither.
+/// The words that are allowed before the classifier, and the classifiers: suggestions for a word that is
+/// neither.
 const BEFORE_AND_KINDS: &[&str] = &[
     "dev",
     "block",

@@ -5,7 +5,7 @@ use crate::words::{Spans, Words, abbreviates};
 /// A line that can be passed to tc unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
-    /// The line, without its comment and on one line.
+    /// The text of the line, without comments, and with its continuation lines joined.
     pub text: String,
     /// Whether the line deletes an object.
     pub removes: bool,
@@ -74,7 +74,7 @@ mod test {
         ] {
             assert_eq!(handed(ours), None, "{ours}");
         }
-        // Otherwise, the line is an error, marked as foreign.
+        // Unless foreign lines are enabled, the line is an error that is marked as foreign.
         let mut table = Table::default();
         let Err(ReadError::Mistake(mistake)) = Batch::new(line.as_bytes()).next_command(&mut table) else {
             panic!("wrong")

@@ -1,4 +1,4 @@
-//! The part of a line before its handle and its classifier: mostly the same on many lines.
+//! The part of a line before its handle and its classifier, which is mostly the same on many lines.
 
 use crate::lookup::Lookup;
 use crate::number::{self, Base};

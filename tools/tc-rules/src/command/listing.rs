@@ -1,4 +1,4 @@
-//! Lines that only list objects: a batch file may end with them, and loading ignores them.
+//! Lines that only list objects. A batch file may end with such lines, and loading ignores them.
 
 use crate::words::{Spans, Words, abbreviates};
 
@@ -7,7 +7,7 @@ use crate::words::{Spans, Words, abbreviates};
 pub struct Listings {
     /// The number of such lines.
     pub count: u64,
-    /// The first of them; 0 if there is none.
+    /// The line number of the first such line; 0 if there is none.
     pub first: u32,
 }
 
@@ -31,8 +31,8 @@ impl Listings {
 
 /// Whether a line only lists objects.
 ///
-/// iproute2 6.1, `tc/tc_filter.c` `do_filter()` and similar functions: an object without a verb is listed,
-/// too.
+/// iproute2 6.1, `tc/tc_filter.c` `do_filter()` and similar functions: a line with an object but no verb
+/// lists the object, too.
 pub(crate) fn only_lists(text: &str, spans: &Spans) -> bool {
     let mut words = Words::new(text, spans);
     let about = words.peek();

@@ -17,9 +17,9 @@ pub struct Qdisc {
     pub device: IfIndex,
     /// Whether the qdisc also has an egress hook: `clsact` rather than `ingress`.
     pub clsact: bool,
-    /// The block of ingress rules.
+    /// The shared block that holds the ingress rules.
     pub ingress_block: Option<u32>,
-    /// The block of egress rules.
+    /// The shared block that holds the egress rules.
     pub egress_block: Option<u32>,
 }
 
@@ -43,7 +43,7 @@ impl Qdisc {
         Ok(Some(Self { verb: Verb::Add, device: IfIndex(device), clsact, ingress_block, egress_block }))
     }
 
-    /// The line that creates it.
+    /// Formats the line that creates the qdisc.
     pub fn words(&self, lookup: &mut dyn Lookup) -> String {
         let name = lookup.name_of(self.device).unwrap_or_else(|| format!("if{}", self.device.0));
         let mut line = format!("qdisc add dev {name}");

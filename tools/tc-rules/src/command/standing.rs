@@ -83,7 +83,7 @@ impl StandaloneActions {
     }
 }
 
-/// The index of an instance, by which rules share it.
+/// Returns the index of an action's instance, by which rules can share the instance.
 pub(crate) const fn index_of(kind: &Kind) -> u32 {
     kind.instance().index
 }

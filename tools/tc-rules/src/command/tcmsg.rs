@@ -71,10 +71,10 @@ pub(super) const BLOCK: u32 = u32::MAX;
 /// The verb.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verb {
-    /// Create; the object must not exist.
+    /// Creates an object, which must not exist.
     #[default]
     Add,
-    /// Change; the object must exist.
+    /// Changes an object, which must exist.
     Change,
     /// Create or replace.
     Replace,

@@ -1,4 +1,4 @@
-//! The layers that offsets of matches are relative to.
+//! The layers to which the offsets of matches are relative.
 
 use super::token::Args;
 use crate::number::{self, Base};
@@ -10,7 +10,7 @@ pub(super) const LAYERS: &[&str] = &["link", "network", "transport"];
 /// `TCF_LAYER_NETWORK`.
 pub(super) const NETWORK: u8 = 1;
 
-/// Parses a layer: iproute2 checks only the first letter, or accepts the number.
+/// Parses a layer. iproute2 checks only the first letter of a name, and also accepts the number.
 pub(super) fn parse(args: &mut Args<'_>) -> Read<u8> {
     let layer = |word: &str| match word.as_bytes().first()? {
         b'l' => Some(0),

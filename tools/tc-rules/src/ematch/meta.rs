@@ -17,7 +17,7 @@ const BYTES: u16 = 0;
 /// `TCF_META_TYPE_INT`: a number.
 const NUMBER: u16 = 1;
 
-/// The bits of a type above those of an identifier.
+/// The position of the type, above the bits of the identifier.
 const TYPE_SHIFT: u32 = 12;
 /// `TCF_META_ID_MASK`.
 const ID_MASK: u16 = 0x7ff;
@@ -72,7 +72,7 @@ const NAMES: &[&str] = &{
     names
 };
 
-/// Metadata that exists as a number and as a name: `dev` and `sk_bind_if`.
+/// Metadata whose value is available both as a number and as a name: `dev` and `sk_bind_if`.
 const NAMED: [u16; 2] = [5, 19];
 
 /// A side of the comparison.
@@ -111,7 +111,8 @@ impl Meta {
         let left = Side::parse(args)?;
         let operator = u8::try_from(args.one_of(OPERATORS)?).unwrap_or(u8::MAX);
         let mut right = Side::parse(args)?;
-        // If one side is bytes, use the other side's metadata in the form of bytes, if it has one.
+        // If one side is a string, use the string form of the other side's metadata, which only some metadata
+        // has.
         if let (Side::Bytes(_), Side::Known { id, number, .. }) = (&left, &mut right) {
             if !NAMED.contains(id) {
                 return Err(args.wrong("only `dev` and `sk_bind_if` compare with a string"));
@@ -195,7 +196,7 @@ impl Side {
     fn decode([a, b, shift, _]: [u8; 4], value: Option<Attr<'_>>) -> Result<Self, Malformed> {
         let kind = u16::from_ne_bytes([a, b]);
         let (id, number) = (kind & ID_MASK, kind >> TYPE_SHIFT == NUMBER);
-        // A number may have the size of the kernel's `long`.
+        // The value of a number may have the size of the kernel's `long`, so read only its first word.
         let word = value.as_ref().filter(|_| number).map_or(Ok(0), |value| value.word_at(0))?;
         Ok(match (id, number) {
             (0, true) => Self::Number(word),

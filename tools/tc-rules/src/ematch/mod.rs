@@ -40,7 +40,7 @@ const INVERT: u16 = 4;
 const HEADER_BYTES: usize = 8;
 
 /// Maximum number of matches per rule. The kernel's own limit is that of 16 bits; no hand-written rule comes
-/// near this.
+/// near the maximum.
 const MATCHES_MAX: usize = 256;
 
 /// Maximum nesting of parentheses: `CONFIG_NET_EMATCH_STACK`, 32 by default.
@@ -52,7 +52,7 @@ macro_rules! match_kinds {
         /// A match of a specific kind.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Match {
-            /// Parentheses: the index in the list of the first match inside them.
+            /// Parentheses, with the list index of the first match inside them.
             Group(usize),
             $(#[doc = concat!("`", $name, "`")] $variant($variant),)*
         }
@@ -71,14 +71,14 @@ macro_rules! match_kinds {
                 }
             }
 
-            /// The kernel's number of the kind: `TCF_EM_*`.
+            /// Returns the kernel's number of the kind: `TCF_EM_*`.
             const fn number(&self) -> u16 {
                 match self { Self::Group(_) => CONTAINER, $(Self::$variant(_) => $number,)* }
             }
 
             fn encode(&self, out: &mut AttrBuf) {
                 match self {
-                    // A list has at most `MATCHES_MAX` entries.
+                    // The index does not overflow, because a list has at most `MATCHES_MAX` entries.
                     Self::Group(first) => _ = out.raw(&u32::try_from(*first).unwrap_or(u32::MAX).to_ne_bytes()),
                     $(Self::$variant(of) => of.encode(out),)*
                 }
@@ -100,7 +100,8 @@ macro_rules! match_kinds {
                 }
             }
 
-            /// The tc syntax, unless it is a group; `None` if tc has none.
+            /// Formats the match in tc syntax. Returns `None` for a group, or if tc has no syntax for the
+            /// match.
             fn words(&self) -> Option<String> {
                 match self {
                     Self::Group(_) => None,
@@ -130,7 +131,7 @@ pub struct Node {
     pub what: Match,
 }
 
-/// An expression as a list: the contents of parentheses follow all matches of the enclosing level.
+/// An expression as a list. The contents of parentheses follow all matches of the enclosing level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     /// The matches.
@@ -200,8 +201,8 @@ impl Tree {
         }
     }
 
-    /// Appends the matches of a level, then the contents of their parentheses. Returns the index of the
-    /// first.
+    /// Appends the matches of a level to `nodes`, then the contents of their parentheses. Returns the index
+    /// of the level's first match.
     fn append(beside: Vec<Parsed>, nodes: &mut Vec<Node>) -> usize {
         let first = nodes.len();
         let mut groups = Vec::new();
@@ -220,7 +221,7 @@ impl Tree {
     /// Encodes the tree as the attribute with this number.
     pub(crate) fn encode(&self, number: u16, out: &mut AttrBuf) {
         out.unmarked(number, |out| {
-            // A list has at most `MATCHES_MAX` entries.
+            // The count does not overflow, because a list has at most `MATCHES_MAX` entries.
             let count = u16::try_from(self.nodes.len()).unwrap_or(u16::MAX);
             out.bytes(TREE_HDR, &u32::from(count).to_le_bytes());
             out.unmarked(TREE_LIST, |out| {
@@ -256,12 +257,13 @@ impl Tree {
         Ok(Some(tree))
     }
 
-    /// Converts the match to the form that the kernel would dump.
+    /// Converts the expression to the form that the kernel would dump.
     pub(crate) fn canonicalize(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.what.canonicalize());
     }
 
-    /// The tc syntax, as a single word of a line; `None` if tc has none.
+    /// Formats the expression in tc syntax, as a single word of a line. Returns `None` if tc has no syntax
+    /// for it.
     pub(crate) fn words(&self) -> Option<String> {
         let mut words = String::new();
         let mut left = MATCHES_MAX;
@@ -269,8 +271,8 @@ impl Tree {
         crate::words::quoted(&words)
     }
 
-    /// Formats the matches from this one to the last in its parentheses. `depth` and `left` limit the nesting
-    /// and the number of matches: a dump need not be a tree.
+    /// Formats the matches from index `first` to the last one in the same parentheses. `depth` and `left`
+    /// limit the nesting and the number of matches, because a dump need not be a tree.
     fn chain(&self, first: usize, depth: usize, left: &mut usize, words: &mut String) -> Option<()> {
         for node in self.nodes.get(first..)? {
             *left = left.checked_sub(1)?;

@@ -48,7 +48,7 @@ impl Nbyte {
     }
 
     pub(super) fn encode(&self, out: &mut AttrBuf) {
-        // There are at most `BYTES_MAX`.
+        // The count fits into its 12 bits, because there are at most `BYTES_MAX` bytes.
         let count = u16::try_from(self.bytes.len()).unwrap_or(0) | u16::from(self.layer) << 12;
         let mut bytes = [self.at.to_ne_bytes(), count.to_ne_bytes()].concat();
         bytes.extend_from_slice(&self.bytes);
@@ -60,7 +60,7 @@ impl Nbyte {
         let count = u16::from_ne_bytes([c, d]);
         let end = 4 + usize::from(count & 0xfff);
         let bytes = data.payload.get(4..end).ok_or(Malformed("a match of bytes is truncated"))?;
-        // The four bits above the count.
+        // The layer is in the four bits above the count.
         let layer = d >> 4;
         Ok(Self { bytes: bytes.to_vec(), at: u16::from_ne_bytes([a, b]), layer })
     }

@@ -51,7 +51,7 @@ impl Token {
         self.place.wrong(message)
     }
 
-    /// Creates an error: the token is not one of these.
+    /// Creates an error that says that the token is unknown, and lists the expected ones.
     pub(super) fn unknown(&self, expected: &'static [&'static str]) -> Box<Wrong> {
         let message = match self.text() {
             Some(text) => format!("`{text}` is not known here"),
@@ -71,7 +71,7 @@ impl Place {
 #[derive(Clone, Debug)]
 pub(super) struct Tokens<'a> {
     words: Words<'a>,
-    /// How many bytes of the next word have been consumed.
+    /// The number of consumed bytes of the next word.
     at: usize,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Tokens<'a> {
         Self { words, at: 0 }
     }
 
-    /// The words after the expression, which must end at a word boundary.
+    /// Returns the words after the expression, which must end at a word boundary.
     pub(super) fn end(mut self) -> Read<Words<'a>> {
         if self.at > 0 {
             match self.rest() {
@@ -94,7 +94,7 @@ impl<'a> Tokens<'a> {
         Ok(self.words)
     }
 
-    /// The next word, and its unconsumed part without leading blanks.
+    /// Returns the next word, and its unconsumed part without leading blanks.
     fn rest(&mut self) -> Option<(&'a str, &'a str)> {
         let word = self.words.peek()?;
         let rest = word.get(self.at..)?;
@@ -145,7 +145,7 @@ impl<'a> Tokens<'a> {
         Ok(Token { what, place: Place { word: number, start, end } })
     }
 
-    /// The type of the next token, if there is one.
+    /// Returns the type of the next token, if there is one, without consuming the token.
     pub(super) fn peek(&self) -> Option<What> {
         Some(self.clone().next().ok()?.what)
     }
@@ -156,7 +156,7 @@ impl<'a> Tokens<'a> {
         if token.what == What::Close { Ok(token) } else { Err(token.unknown(&["and", "or", ")"])) }
     }
 
-    /// Reads the parenthesised tokens that come next, and the position of the closing parenthesis.
+    /// Reads the parenthesised tokens that come next; also returns the position of the closing parenthesis.
     pub(super) fn arguments(&mut self) -> Read<(Vec<Token>, Place)> {
         let open = self.next()?;
         if open.what != What::Open {
@@ -243,24 +243,24 @@ impl<'t> Args<'t> {
         Self { tokens: tokens.iter(), last: None, end }
     }
 
-    /// The next argument, if there is one.
+    /// Returns and consumes the next argument, if there is one.
     pub(super) fn optional(&mut self) -> Option<&'t Token> {
         let token = self.tokens.next()?;
         self.last = Some(token);
         Some(token)
     }
 
-    /// The next argument, without consuming it.
+    /// Returns the next argument without consuming it.
     pub(super) fn peek(&self) -> Option<&'t Token> {
         self.tokens.as_slice().first()
     }
 
-    /// The next argument; `expected` lists valid ones.
+    /// Returns the next argument, or an error that lists the `expected` ones.
     pub(super) fn required(&mut self, expected: &'static [&'static str]) -> Read<&'t Token> {
         self.optional().ok_or_else(|| self.missing().expecting(expected))
     }
 
-    /// Reads the next argument as one of these and returns its index.
+    /// Reads the next argument, which must be one of the `expected` ones, and returns its index in that list.
     pub(super) fn one_of(&mut self, expected: &'static [&'static str]) -> Read<usize> {
         let token = self.required(expected)?;
         let place = expected.iter().position(|name| token.text() == Some(name));
@@ -274,17 +274,17 @@ impl<'t> Args<'t> {
         reader(text).ok_or_else(|| token.wrong(format!("`{text}` is not {what}")))
     }
 
-    /// A 32-bit number; a negative one wraps.
+    /// Reads a 32-bit number; a negative number wraps.
     pub(super) fn number(&mut self, what: &str) -> Read<u32> {
         self.read(what, wrapping)
     }
 
-    /// Creates an error: an argument is missing.
+    /// Creates an error that says that an argument is missing.
     pub(super) fn missing(&self) -> Box<Wrong> {
         self.end.wrong("an argument of the match is missing")
     }
 
-    /// Creates an error about the last argument.
+    /// Creates an error about the argument that was read last.
     pub(super) fn wrong(&self, message: &'static str) -> Box<Wrong> {
         self.last.map_or_else(|| self.missing(), |token| token.wrong(message))
     }
@@ -298,7 +298,7 @@ impl<'t> Args<'t> {
     }
 }
 
-/// A 32-bit number; a negative one wraps.
+/// Parses a 32-bit number; a negative number wraps.
 pub(super) fn wrapping(word: &str) -> Option<u32> {
     number::u32(word, Base::Prefix).or_else(|| number::i32(word).map(i32::cast_unsigned))
 }

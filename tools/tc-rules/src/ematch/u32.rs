@@ -22,7 +22,7 @@ pub struct U32 {
     pub value: u32,
     /// Offset in bytes from the network header.
     pub at: i32,
-    /// The mask of the next header's offset, which is added: all or no bits.
+    /// The mask of the next header's offset, which is added to `at`: all bits or none.
     pub next_header: u32,
 }
 
@@ -36,7 +36,7 @@ impl U32 {
         let offset = |word: &str| number::i32(word);
         let mut next_header = 0;
         let mut at = if args.peek().and_then(|token| token.text()) == Some(NEXT_HEADER) {
-            // With a blank after it, iproute2 6.1 accepts it but ignores it.
+            // If a blank follows `nexthdr+`, iproute2 6.1 accepts the prefix but ignores it, so refuse it.
             return Err(args.optional().map_or_else(
                 || args.missing(),
                 |token| token.wrong("the offset must follow immediately, as in nexthdr+4"),

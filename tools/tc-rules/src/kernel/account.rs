@@ -40,16 +40,16 @@ impl fmt::Display for Refused {
     }
 }
 
-/// The results of the pushed commands: `loaded + refused + unknown + unsent` of them.
+/// The results of the pushed commands, whose number is `loaded + refused + unknown + unsent`.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// Accepted by the kernel.
+    /// The number of commands that the kernel accepted.
     pub loaded: u64,
-    /// Refused by the kernel.
+    /// The commands that the kernel refused.
     pub refused: Vec<Refused>,
-    /// The acknowledgement was lost: a dump shows whether the rule exists.
+    /// Lines whose acknowledgement was lost: a dump shows whether the rule exists.
     pub unknown: Vec<u32>,
-    /// Not sent, because an earlier one was refused.
+    /// Lines that were not sent, because the load had stopped, for example at a refusal.
     pub unsent: Vec<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! The names of a namespace's devices, and pinned BPF programs.
+//! Resolves the names of a namespace's devices, and opens pinned BPF programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -33,7 +33,7 @@ impl<'n> Devices<'n> {
         Self { netns, links: None, table, absent, programs }
     }
 
-    /// The socket for lookups. Without one, no name resolves.
+    /// Returns the socket for lookups. If it cannot be opened, no name resolves.
     fn links(&mut self) -> Option<&mut Links> {
         if self.links.is_none() {
             self.links = self.netns.run(Links::open_here).ok()?.ok();

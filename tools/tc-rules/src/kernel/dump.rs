@@ -28,11 +28,11 @@ const GET_CLASS: u16 = 42;
 /// The multicast group for rules: `RTMGRP_TC`.
 const GROUP_OF_TC: u32 = 8;
 
-/// Maximum number of notifications drained in one call; the rest is reported as another change.
+/// Maximum number of notifications that one call reads; the next call reports the rest as another change.
 const NOTICES_MAX: usize = 65_536;
 
-/// Passes on the terse dump of every rule of a hook, in the kernel's order; `None` where it starts or
-/// restarts. All rules must be flower rules.
+/// Passes the terse dump of every rule of a hook to `take`, in the kernel's order, and `None` whenever the
+/// dump starts or restarts. All rules must be flower rules.
 ///
 /// # Errors
 /// As for [`rules()`]; EMSGSIZE or EOPNOTSUPP if a rule's kind has no terse dump.
@@ -84,7 +84,8 @@ pub fn whole(netns: &Netns, rule: &Terse) -> Result<Option<Filter>, KernelError>
     })
 }
 
-/// The number of objects in a dump of a hook, without parsing them: the kernel's share of the cost of a dump.
+/// Counts the objects in a dump of a hook without parsing them, to measure the kernel's share of the cost of
+/// a dump.
 ///
 /// # Errors
 /// As for [`rules()`].
@@ -124,7 +125,7 @@ pub(super) fn header(hook: Hook, handle: u32, info: u32) -> [u8; 20] {
 pub struct Watch(OwnedFd);
 
 impl Watch {
-    /// Starts watching. It costs the processes that change rules some time.
+    /// Starts watching, which takes some time of the processes that change rules.
     ///
     /// # Errors
     /// If the namespace cannot be entered or the socket cannot be opened.
@@ -147,7 +148,7 @@ impl Watch {
         let mut buffer = [0; 64]; // the contents are irrelevant
         for _ in 0..NOTICES_MAX {
             match recv(&self.0, &mut buffer[..], RecvFlags::DONTWAIT) {
-                // An overflow also means that something changed.
+                // An overflow of the socket's buffer also means that a rule has changed.
                 Ok(_) | Err(Errno::NOBUFS) => changed = true,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(changed),
@@ -158,10 +159,10 @@ impl Watch {
     }
 }
 
-/// The chains of a hook, including empty ones that were created explicitly.
+/// Returns the chains of a hook, including empty ones that were created explicitly.
 ///
 /// # Errors
-/// As for [`rules()`]; a hook that does not exist has none.
+/// As for [`rules()`]; a hook that does not exist has no chains.
 pub fn chains(netns: &Netns, hook: Hook) -> Result<BTreeSet<u32>, KernelError> {
     /// `TCA_CHAIN`.
     const CHAIN: u16 = 11;
@@ -215,8 +216,8 @@ pub fn qdiscs(netns: &Netns) -> Result<Vec<Qdisc>, KernelError> {
     socket.dump("queueing disciplines", message::GET_QDISC, &AttrBuf::after(&[0; 20]), Qdisc::decode)
 }
 
-/// The other qdiscs and classes of all devices, or of one: rules may be attached to each. Qdiscs without a
-/// handle, which the kernel created, cannot have rules.
+/// Returns the other qdiscs and classes of all devices, or of one device, to which rules may be attached.
+/// Qdiscs without a handle, which the kernel created, cannot have rules.
 ///
 /// # Errors
 /// The kernel's error.
@@ -243,7 +244,7 @@ pub fn other_parents(netns: &Netns, device: Option<IfIndex>) -> Result<Vec<Hook>
     Ok(hooks)
 }
 
-/// Whether a device has the qdisc of a parent.
+/// Whether a device has the qdisc to which this parent belongs.
 ///
 /// # Errors
 /// The kernel's error.

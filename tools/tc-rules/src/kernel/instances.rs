@@ -18,7 +18,8 @@ const INDEX: u16 = 3;
 /// `TCA_ACT_FLAG_LARGE_DUMP_ON | TCA_ACT_FLAG_TERSE_DUMP`.
 const FLAGS: u32 = 3;
 
-/// Shared instances start at this index unless higher ones exist: far from where the kernel starts.
+/// The index at which shared instances start unless higher ones exist. It is far from where the kernel
+/// starts.
 const SHARED_FROM: u32 = 0x1000_0000;
 
 /// The first index above all instances of these kinds.

@@ -132,7 +132,7 @@ mod test {
         assert_eq!(lanes(2, &ab).join(lanes(2, &ba)), Some(vec![1, 0]));
         // In a file sorted by device, each half has only one of the devices.
         assert_eq!(lanes(2, &rule("a", 1)).join(lanes(2, &rule("b", 1))), Some(vec![1, 0]));
-        // Both halves have three priorities, but different ones share a worker.
+        // Both halves have three priorities, but in each half, different priorities share a worker.
         let abc = [rule("a", 1), rule("a", 2), rule("a", 3)].concat();
         let acb = [rule("a", 1), rule("a", 3), rule("a", 2)].concat();
         assert_eq!(lanes(2, &abc).join(lanes(2, &acb)), None);

@@ -45,7 +45,7 @@ impl Default for Options {
 #[derive(Debug, Default)]
 struct Shared {
     account: Mutex<Account>,
-    /// How many commands have a result.
+    /// The number of commands that have a result.
     settled: AtomicU64,
     stopped: AtomicBool,
     stop_at_refusal: bool,
@@ -64,13 +64,13 @@ pub struct Loader {
 /// A socket and, from the second portion on, the thread that sends.
 #[derive(Debug)]
 struct Worker {
-    /// `None` once the thread owns it.
+    /// The socket; `None` while the thread owns it.
     socket: Option<RuleSocket>,
     thread: Option<(SyncSender<Job>, Sending)>,
     portions: u64,
 }
 
-/// A thread that gives its socket back at its end, unless sending has failed.
+/// A thread that returns its socket when it ends, unless sending has failed.
 type Sending = JoinHandle<Option<RuleSocket>>;
 
 enum Job {
@@ -117,13 +117,13 @@ impl Loader {
         Ok(())
     }
 
-    /// Lets each worker send its queue, concurrently, and waits for them.
+    /// Lets the workers send their queues concurrently, and waits for all workers.
     fn send_beside(
         &mut self,
         queues: &mut [Vec<Portion>],
         look: &mut impl FnMut(&Self),
     ) -> Result<(), KernelError> {
-        // With a single queue, send from this thread: nothing is read in the meantime, and waking a thread
+        // With a single queue, send from this thread: it has nothing else to do, and waking another thread
         // would only cost time.
         let alone = queues.iter().filter(|queue| !queue.is_empty()).count() <= 1;
         for (worker, queue) in queues.iter_mut().enumerate().filter(|(_, queue)| !queue.is_empty()) {
@@ -161,7 +161,7 @@ impl Loader {
         self.shared.settled.load(Ordering::Relaxed)
     }
 
-    /// Stops the load: unsent commands are not sent, but accounted for.
+    /// Stops the load: commands that have not been sent are only recorded as unsent.
     pub fn stop(&self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
     }
@@ -184,7 +184,8 @@ impl Loader {
     }
 
     /// Ends idle threads, so that the next portion is sent from this thread. If a load settles every few
-    /// lines, as between lines for another program, waking a thread takes longer than sending the lines.
+    /// lines, for example because lines for tc are in between, waking a thread takes longer than sending the
+    /// lines.
     fn take_sockets_back(&mut self) {
         for worker in &mut self.workers {
             worker.portions = 0;

@@ -7,8 +7,8 @@ use netlink::attr::AttrBuf;
 /// default.
 pub const PORTION_BYTES_MAX: usize = 190_000;
 
-/// Maximum number of rules in a piece. All of them may be refused, and that many answers fit into a receive
-/// buffer of the default maximum size; more rules per piece are not faster.
+/// Maximum number of rules in a piece. Even if all of them are refused, the answers fit into a receive buffer
+/// of the default maximum size. More rules per piece are not faster.
 pub const RULES_MAX: usize = 128;
 
 /// Size of a portion that is held until a file has been read: a huge page minus the allocator's header. The
@@ -27,9 +27,9 @@ pub struct Portion {
     lines: Vec<u32>,
     /// The ends of all pieces but the last, in bytes and in lines.
     cuts: Vec<(usize, usize)>,
-    /// The portion accepts further pieces up to this many bytes.
+    /// The size in bytes up to which the portion accepts further pieces.
     room: usize,
-    /// How many lines precede the part of the file that the sequence numbers refer to.
+    /// The number of lines that precede the part of the file to which the sequence numbers refer.
     before: u32,
 }
 
@@ -44,13 +44,13 @@ pub struct Piece<'a> {
 impl Portion {
     /// Creates an empty portion of one piece, with capacity for about this many bytes.
     pub fn with_room(bytes: usize) -> Self {
-        // The size of rules varies slightly.
+        // Reserve a little more, because the size of rules varies slightly.
         let out = AttrBuf::with_room(bytes + bytes / 8 + 64);
         Self { out, lines: Vec::with_capacity(RULES_MAX), ..Self::default() }
     }
 
-    /// Creates an empty portion of many pieces for a part of a file of this length: it has room for all of
-    /// it, or for a huge page.
+    /// Creates an empty portion of many pieces for a part of a file of this length, with room for the whole
+    /// part, or for a huge page.
     ///
     /// Touching memory page by page takes longer than encoding into it, and each small buffer of a thread
     /// costs a system call.
@@ -95,7 +95,7 @@ impl Portion {
 
     fn last_is_full(&self) -> bool {
         let (bytes, lines) = self.last();
-        // The longest message has a few kilobytes.
+        // Leave room for another message: the longest has a few kilobytes.
         lines >= RULES_MAX || bytes > PORTION_BYTES_MAX - 32_768
     }
 

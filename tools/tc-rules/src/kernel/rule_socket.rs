@@ -21,24 +21,24 @@ use super::portion::Piece;
 use netlink::attr::padded;
 use netlink::message::{HEADER_BYTES, KernelRefusal, Message, Messages, NetlinkReply, flag};
 
-/// Requested size of the receive buffer, in bytes, if permitted. Each refusal takes about a kilobyte there,
-/// whatever its length.
+/// Requested size of the receive buffer, in bytes; the kernel may permit less. Each refusal takes about a
+/// kilobyte of the buffer, whatever its length.
 pub const RECEIVE_BYTES: usize = 8 * 1024 * 1024;
 
 /// Maximum size of a datagram: the kernel answers each message with a separate one.
 const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 
-/// How often a signal may interrupt a call.
+/// Maximum number of times that signals may interrupt a call.
 const SIGNALS_MAX: usize = 1024;
 
 /// The first sequence number of fences; line numbers are below.
 const FENCES: u32 = 1 << 31;
 
-/// `NLMSG_NOOP`: the kernel only acknowledges it. All earlier messages have been processed by then, so it
-/// serves as a fence.
+/// `NLMSG_NOOP`: a message that the kernel only acknowledges, after it has processed all earlier messages, so
+/// that it serves as a fence.
 const NOOP: u16 = 1;
 
-/// How many messages of a shape request an echo without getting one, before we conclude that the kernel sends
+/// Maximum number of messages without the requested echo before netpolicy concludes that the kernel sends
 /// none.
 const ECHOES_MISSED_MAX: u32 = 8;
 
@@ -142,7 +142,7 @@ impl RuleSocket {
     pub fn deliver(&mut self, piece: Piece<'_>, stop: bool) -> Result<Delivered, KernelError> {
         let mut delivered = Delivered::default();
         let bytes = piece.bytes();
-        // The beginning of the unsent messages, and of the next message.
+        // The offsets of the first unsent message and of the next message.
         let (mut begin, mut at) = (0, 0);
         for (message, place) in Messages::new(bytes).zip(0..) {
             let message = message.map_err(|why| KernelError::malformed("send rules", why.0))?;
@@ -211,7 +211,7 @@ impl RuleSocket {
         delivered.lost |= lost;
         let line = piece.line_of(message.sequence);
         if let Some((_, refusal)) = refused.into_iter().next() {
-            // The next rule of this shape may be accepted.
+            // Do not record this shape: the next rule of the shape may be accepted.
             delivered.refused.push(Refused { line, refusal });
             return Ok(());
         }

@@ -37,8 +37,8 @@ pub fn rules(netns: &Netns, hook: Hook, take: impl FnMut(Dumped<'_>) + Send) -> 
     rules_besides(netns, hook, BTreeSet::new(), take).map(drop)
 }
 
-/// Passes on the rules of several hooks, one after the other, like [`rules()`], but each u32 hash table only
-/// once: those of a priority belong to both hooks of a device.
+/// Passes on the rules of several hooks, one after the other, as [`rules()`] does, but each u32 hash table
+/// only once, because the tables of a priority belong to both hooks of a device.
 #[derive(Debug)]
 pub struct Several<'n> {
     netns: &'n Netns,

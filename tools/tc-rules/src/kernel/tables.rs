@@ -22,7 +22,7 @@ const ROOT: u32 = 0xfff0_0000;
 /// The first table number that the kernel assigns.
 const NUMBERED_FROM: u32 = 0x8000_0000;
 
-/// The bits of a handle for the table.
+/// The bits of a handle that identify the table.
 const TABLE: u32 = 0xfff0_0000;
 
 /// `TCA_CHAIN`, `TCA_KIND`.
@@ -84,8 +84,7 @@ impl<'n> Tables<'n> {
             return true;
         }
         if rule.hook.block != 0 {
-            // For a shared block, the kernel answers requests that name the block rather than one of its
-            // devices.
+            // For a shared block, requests must name the block rather than one of its devices.
             self.hook = rule.hook;
         }
         let at = (rule.chain.unwrap_or(0), rule.priority);
@@ -97,7 +96,7 @@ impl<'n> Tables<'n> {
         }
         let table = rule.handle & TABLE;
         if self.root == 0 {
-            // The priority was deleted in the meantime.
+            // The root table is unknown, because the priority was deleted in the meantime.
             return table != rule.handle || table < NUMBERED_FROM;
         }
         rule.set_root(self.root);
@@ -129,7 +128,7 @@ impl<'n> Tables<'n> {
         self.elsewhere.get_or_insert_default()
     }
 
-    /// The root table of a priority; 0 if there is no such priority of u32.
+    /// Returns the root table of a priority, or 0 if u32 has no such priority.
     fn first(&mut self, hook: Hook, chain: u32, priority: u16) -> u32 {
         if self.socket.is_none() {
             self.socket = NetlinkSocket::open(NetlinkProtocol::Route, self.netns).ok();

@@ -43,7 +43,7 @@ fn shown(stage: &Stage, what: &[&str]) -> String {
 fn in_turn() -> Result<(), Failed> {
     let stage = Stage::new("in_turn");
     let file = stage.file(&format!("{ROOT}{}{MORE}{HOOK}{}", on_root(300), rules(3, 300)));
-    // Without the operator's permission, the lines are errors and nothing is sent.
+    // Without `--with-tc`, the lines are errors and nothing is sent.
     let output = stage.run(testkit::programs::netpolicy(), &["tc", "load", text(&file)]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");

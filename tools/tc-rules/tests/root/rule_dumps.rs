@@ -41,8 +41,8 @@ fn sorted(lines: &str) -> Vec<&str> {
     lines
 }
 
-/// Loads a file, then loads its dump in other namespaces, with netpolicy and with tc; each must give the
-/// same dump.
+/// Loads a file, then loads its dump in other namespaces, with netpolicy and with tc. Dumps of these
+/// namespaces must be identical to the first.
 fn loads_again(name: &str, file: &str, what: &[&str]) -> String {
     let stage = Stage::new(name);
     let (code, report) = stage.netpolicy(&["tc", "load", text(&stage.file(file))]);

@@ -1,4 +1,4 @@
-//! Concurrent loads, and reports that must be correct whatever goes wrong.
+//! Concurrent loads, and reports that must be correct regardless of what fails.
 
 use libtest_mimic::{Failed, Trial};
 use testkit::{Need, test};
@@ -79,7 +79,7 @@ fn counters() -> Result<(), Failed> {
     assert_eq!(stage.rules(), 5);
     // `tc diff` with the same options finds no difference, either.
     assert_eq!(stage.netpolicy(&[&["tc", "diff"], &auto[..]].concat()).0, 0);
-    // Without them, the rules differ from the file.
+    // Without the options, the rules differ from the file.
     assert_eq!(stage.netpolicy(&["tc", "diff", text(&file)]).0, 3);
     Ok(())
 }

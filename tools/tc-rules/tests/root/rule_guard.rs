@@ -30,7 +30,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// Enough rules to observe the load while it runs.
 const MANY: u32 = 60_000;
 
-/// A named namespace, until this is dropped.
+/// A named namespace, which is removed when this value is dropped.
 struct Named(String);
 
 impl Named {

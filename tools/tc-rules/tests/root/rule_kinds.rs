@@ -1,4 +1,4 @@
-//! Rules of kinds that some kernels lack, and rules offloaded to a NIC.
+//! Tests rules whose kinds some kernels lack, and rules that are offloaded to a NIC.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -48,9 +48,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Whether this kernel accepts such a rule: tc adds it on the loopback device of a temporary namespace. For
-/// kinds of classifiers, matches and actions, the golden lines with them are loaded, and the kernel must
-/// accept some of each kind.
+/// The kinds of classifiers, matches and actions to test: the golden lines with them are loaded, and the
+/// kernel must accept at least one line of each kind.
 const KINDS: &[&str] = &[
     "basic match",
     "cgroup",
@@ -133,7 +132,7 @@ fn every_kind() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The rules of d0 as printed by tc.
+/// Returns the rules of d0 as tc prints them.
 fn shown_by_tc(stage: &Stage) -> String {
     let output = stage.run("tc", &["-s", "filter", "show", "dev", "d0", "ingress"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -172,7 +171,7 @@ fn flower() -> Result<(), Failed> {
     let dumped = String::from_utf8(dumped.stdout)?;
     let other = Stage::new("flower_other");
     load(&other, &dumped, 1000);
-    // The comparison finds a rule that differs.
+    // A diff with a file in which one rule was changed reports that rule.
     let changed =
         stage.file(&format!("{HOOK}{}", rules.replace("10.0.3.231 ip_proto tcp", "10.0.3.231 ip_proto udp")));
     let (code, report) = stage.netpolicy(&["tc", "diff", text(&changed)]);
@@ -212,11 +211,11 @@ fn cookies() -> Result<(), Failed> {
     tc(&rule(400, "drop"));
     compared(300, 299, &[], 1);
     tc("filter del dev d0 ingress protocol ip prio 1 handle 400 flower");
-    // A kind that has no terse dump makes the kernel dump every rule in full.
+    // u32 has no terse dump: with such a rule, the kernel dumps every rule in full.
     tc("filter add dev d0 ingress protocol ip prio 9 u32 match u32 0 0 action drop");
     compared(300, 0, &[], 0);
     tc("filter del dev d0 ingress prio 9");
-    // A dump includes the cookies, and they are loaded with it.
+    // A dump includes the cookies, and a load of the dump sets them again.
     let dumped = stage.run(testkit::programs::netpolicy(), &["tc", "dump", "--dev", "d0", "--qdisc"]);
     let other = Stage::new("cookies_other");
     let again = other.file(&String::from_utf8(dumped.stdout)?);
@@ -257,7 +256,7 @@ fn chains() -> Result<(), Failed> {
     let rules = "filter add dev d0 protocol ip ingress prio 1 handle 1 flower dst_ip 10.9.0.2 action goto chain 5\n\
                  filter add dev d0 protocol all ingress chain 5 prio 1 handle 1 matchall action drop\n";
     load(&stage, rules, 2);
-    // Check with packets: what leaves d1 for this address arrives at d0, and is dropped in the chain.
+    // Check with packets: a packet to this address leaves d1, arrives at d0, and is dropped in the chain.
     for command in [
         "link set d0 up",
         "link set d1 up",
@@ -284,7 +283,7 @@ fn chains() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A stage whose d0 is a NIC that netdevsim simulates.
+/// A stage whose d0 is a simulated NIC of netdevsim.
 struct Hardware {
     stage: Stage,
     number: u32,
@@ -332,7 +331,7 @@ fn in_hardware() -> Result<(), Failed> {
 
 fn refused_by_a_nic() -> Result<(), Failed> {
     let hardware = Hardware::new("refused_by_a_nic");
-    // netdevsim accepts only flower.
+    // netdevsim offloads only flower, not matchall.
     let flower =
         "filter add dev d0 protocol ip ingress prio 1 handle 1 flower skip_sw dst_ip 10.0.0.1 action drop\n";
     let matchall = "filter add dev d0 protocol ip ingress prio 2 handle 1 matchall skip_sw action drop\n";

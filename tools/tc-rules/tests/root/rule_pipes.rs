@@ -1,4 +1,4 @@
-//! Rules from a pipe, which can only be read once.
+//! Tests loads from a pipe, which can only be read once.
 
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
@@ -25,7 +25,7 @@ fn begun(stage: &Stage, arguments: &[&str], stdin: Stdio) -> Child {
     stage.netns.run(|| command.spawn()).expect("inside").expect("started")
 }
 
-/// The output and exit code of a process that exits soon.
+/// Waits until the process exits, and returns its exit code and report.
 fn ended(mut child: Child) -> (i32, serde_json::Value) {
     let began = Instant::now();
     while child.try_wait().expect("asked").is_none() {
@@ -59,7 +59,7 @@ fn fifo() -> Result<(), Failed> {
     assert_eq!(through(&rules(1, 2001), &["diff"]).0, 3, "one is missing");
     let (code, report) = through(&rules(2, 10), &["load", "--atomic"]);
     assert_eq!((code, &report["loaded"]), (0, &11.into()), "{report}");
-    // A FIFO without a writer.
+    // Without a writer, opening the FIFO times out.
     assert_eq!(ended(begun(&stage, &["load", text(&fifo)], Stdio::null())).0, 2);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Loads that are stopped by a signal.
+//! Tests loads that a signal stops.
 
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
@@ -28,7 +28,7 @@ fn begun(stage: &Stage, arguments: &[&str], file: &Path) -> Child {
     spawned.expect("inside").expect("started")
 }
 
-/// The report of a load that receives this signal once some rules exist.
+/// Sends the signal to a load once some rules exist, and returns the load's output and report.
 fn signalled(stage: &Stage, signal: &str, arguments: &[&str], file: &Path) -> (Output, serde_json::Value) {
     let mut child = begun(stage, arguments, file);
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! Rules that are replaced atomically, under traffic.
+//! Tests that rules are replaced atomically while packets arrive.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Rules that drop a packet to the address, after this many that do not match it.
+/// Returns `count` rules that pass other addresses, and one that drops packets to 10.9.0.2.
 fn dropping(count: u32) -> String {
     let other = |rule: u32| {
         format!(
@@ -31,7 +31,7 @@ fn dropping(count: u32) -> String {
     (1..=count).map(other).chain([last.to_owned()]).collect()
 }
 
-/// A stage with a hook.
+/// Creates a stage whose d0 has a clsact qdisc.
 fn stage(name: &str) -> Stage {
     let stage = Stage::new(name);
     let hook = stage.file(HOOK);
@@ -39,7 +39,7 @@ fn stage(name: &str) -> Stage {
     stage
 }
 
-/// Loads this many rules in place of the previous ones; returns the chain now in force.
+/// Replaces the previous rules by `count` rules and one that drops; returns the chain now in force.
 fn swap(stage: &Stage, count: u32) -> u64 {
     let file = stage.file(&dropping(count));
     let (code, report) = stage.netpolicy(&["tc", "load", "--swap", "10", text(&file)]);
@@ -66,7 +66,7 @@ fn under_traffic() -> Result<(), Failed> {
     }
     let first = swap(&stage, 100);
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
-    // An error on one thread must not leave the other running.
+    // If one thread fails, it must also stop the other.
     let last = std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
             stage.netns.run(|| -> std::io::Result<()> {
@@ -93,7 +93,7 @@ fn under_traffic() -> Result<(), Failed> {
     });
     assert!(last > first, "{first} {last}");
     assert_eq!(chains(&stage).len(), 2, "chain 0 and one more: {:?}", chains(&stage));
-    // Every packet was dropped, whichever rules it met: the qdisc counts these drops.
+    // Every packet was dropped, whether it met the old or the new rules: the qdisc counts the drops.
     let sent = sent.load(Ordering::Relaxed);
     let shown = stage.run("tc", &["-s", "-j", "qdisc", "show", "dev", "d0"]);
     let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
@@ -120,12 +120,12 @@ fn refused() -> Result<(), Failed> {
         "{report}"
     );
     assert_eq!((stage.rules(), chains(&stage).contains(&u32::try_from(chain)?)), (before, true));
-    // A priority with another program's rules is refused.
+    // `--swap` is refused for a priority with another program's rules.
     let unmanaged = stage.file("filter add dev d0 ingress protocol ip prio 11 handle 1 flower action pass\n");
     assert_eq!(stage.netpolicy(&["tc", "load", text(&unmanaged)]).0, 0);
     let file = stage.file(&dropping(3));
     assert_eq!(stage.netpolicy(&["tc", "load", "--swap", "11", text(&file)]).0, 7);
-    // A file that names a chain, or that removes something, is refused, too.
+    // A file that names a chain or removes something is refused, too.
     for line in [
         "filter add dev d0 ingress protocol ip prio 1 chain 3 handle 1 flower action pass\n",
         "filter del dev d0 ingress prio 1\n",

@@ -1,4 +1,4 @@
-//! Hash tables of u32, which the kernel shares between all chains and both hooks of a priority.
+//! Tests the hash tables of u32, which the kernel shares between all chains and both hooks of a priority.
 
 use libtest_mimic::{Failed, Trial};
 use testkit::{Need, test};
@@ -15,7 +15,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A rule that sends packets for an address to the other device.
+/// Returns a rule that redirects packets for an address to the other device.
 fn rule(place: &str, rest: &str, address: u8) -> String {
     format!(
         "filter add dev d0 {place} prio 1 u32 {rest}match ip dst 10.0.0.{address}/32 action mirred egress redirect dev d1\n"
@@ -48,7 +48,7 @@ fn apart() -> Result<(), Failed> {
     let other = Stage::new("apart_other");
     load(&other, &format!("{HOOK}{ingress}{egress}"), 3);
     assert_eq!((dumped(&other, "ingress"), dumped(&other, "egress")), (ingress, egress));
-    // A rule that exists only in another chain or at another hook is missing here.
+    // A rule that exists only in another chain or at another hook counts as missing.
     for (place, address) in places.iter().zip([2, 3, 1]) {
         let file = stage.file(&rule(place, "", address));
         let (code, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
@@ -128,7 +128,7 @@ fn without_class() -> Result<(), Failed> {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && said.contains("no queueing discipline 7:"), "{said}");
     assert_eq!(dump("root").status.code(), Some(2));
-    // A device without a hook has no rules, and the report says so.
+    // A dump of a device without a hook is empty and succeeds, and netpolicy says why.
     let output = dump("ingress");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(

@@ -1,4 +1,5 @@
-//! Rules in bulk, through the command: what is loaded, refused and undone, and what tc itself sends.
+//! Tests loads of many rules with the command: which rules are loaded, refused and undone, and what tc itself
+//! sends.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -41,7 +42,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A namespace with a pair of devices, and a directory for files.
+/// A test's namespace with a pair of devices, d0 and d1, and a directory for files.
 pub(crate) struct Stage {
     pub(crate) netns: Netns,
     pub(crate) scratch: Scratch,
@@ -52,7 +53,7 @@ impl Stage {
         Self::within(Netns::create().expect("a namespace"), name)
     }
 
-    /// A stage in an existing namespace.
+    /// Creates a stage in an existing namespace.
     pub(crate) fn within(netns: Netns, name: &str) -> Self {
         let made = netns.run(|| {
             let end = |name| VethEnd { name, queues: 1 };
@@ -91,8 +92,8 @@ impl Stage {
         Hook { device, block: 0, parent: command::INGRESS }
     }
 
-    /// Whether there are at least this many rules. Stops there: a dump during a load may not end before the
-    /// load does.
+    /// Whether at least `count` rules exist. The dump stops at that number, because a dump of all rules may
+    /// outlast the load.
     pub(crate) fn has(&self, count: usize) -> bool {
         let hook = self.hook();
         let mut header = [0; 20]; // struct tcmsg
@@ -123,7 +124,8 @@ impl Stage {
 
 pub(crate) const HOOK: &str = "qdisc add dev d0 clsact\n";
 
-/// Rules with handles in a priority, each matching a different address.
+/// Returns the lines that create a hash table and `count` rules with handles in one priority, each of which
+/// matches a different address.
 pub(crate) fn rules(priority: u16, count: u32) -> String {
     let table = format!(
         "filter add dev d0 ingress protocol ip prio {priority} handle {priority:x}: u32 divisor 256\n"
@@ -157,7 +159,7 @@ fn round_trip() -> Result<(), Failed> {
         assert!(dumped.status.success());
         String::from_utf8(dumped.stdout).expect("text")
     };
-    // The dump includes the hook, so it loads on an empty device.
+    // The dump includes the clsact qdisc, so it can be loaded on a device without one.
     let dumped = dump(&stage);
     assert!(dumped.starts_with(HOOK), "{}", dumped.lines().next().unwrap_or_default());
     let other = Stage::new("round_trip_other");
@@ -212,7 +214,7 @@ fn ignored() -> Result<(), Failed> {
         assert_eq!((diff["same"].as_u64(), &diff["extra"]), (Some(stand), &0.into()), "{options:?} {diff}");
         assert_eq!(refused.len(), lines, "{options:?} {report}");
         if options == ["--keep-going"] {
-            // If tc has loaded such a line, its rule counts as different, not as missing and extra.
+            // A rule that tc has loaded from such a line counts as different, not as missing and extra.
             let output = stage.run("tc", &["-b", text(&file)]);
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             let (_, diff) = stage.netpolicy(&["tc", "diff", text(&file)]);
@@ -303,7 +305,7 @@ fn atomic_refused() -> Result<(), Failed> {
     let (code, report) = stage.netpolicy(&["tc", "load", "--atomic", text(&file)]);
     assert_eq!((code, &report["undone"]), (4, &true.into()), "{report}");
     assert_eq!(stage.rules(), 11, "the former rules");
-    // If the priority existed before, other rules in it stay.
+    // The priority existed before: undoing the load must keep the earlier rules in it.
     let more = "filter add dev d0 ingress protocol ip prio 1 handle 1:7:aa u32 ht 1:7: match ip src 1.1.1.1 classid 1:1\n\
                 filter add dev d0 ingress protocol ip prio 1 handle 1:8:aa u32 ht 99:8: match ip src 1.1.1.1 classid 1:1\n";
     let file = stage.file(more);
@@ -314,7 +316,7 @@ fn atomic_refused() -> Result<(), Failed> {
 
 /// Kills a load once this many rules exist.
 pub(crate) fn killed_at(stage: &Stage, file: &Path, options: &[&str], count: usize) {
-    // Lower its CPU priority: this test must observe the load before it ends.
+    // Run the load with a lower CPU priority: this test must observe it before it ends.
     let arguments =
         [&["-n", "5", testkit::programs::netpolicy(), "tc", "load", text(file)], options].concat();
     let spawned = stage.netns.run(|| Stage::command("nice", &arguments).spawn());
@@ -360,7 +362,7 @@ fn resumed() -> Result<(), Failed> {
         50_002
     );
     assert_eq!(stage.rules(), 50_001);
-    // Wrong lines are reported and skipped, and the rest is resumed.
+    // With both options, wrong lines are reported and skipped, and the missing rules are loaded.
     let hook = "qdisc del dev d0 clsact\nqdisc add dev d0 clsact\n";
     assert_eq!(stage.netpolicy(&["tc", "load", text(&stage.file(&format!("{hook}{}", rules(1, 10))))]).0, 0);
     let file = stage.file(&rules(1, 5000).replace("10.0.16.0", "10.0.16.O"));
@@ -470,7 +472,7 @@ fn golden() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The messages in a trace's hexadecimal dump.
+/// Extracts the messages from the hexadecimal dump of a trace.
 pub(crate) fn messages(trace: &str) -> Vec<Vec<u8>> {
     let mut messages: Vec<Vec<u8>> = Vec::new();
     for line in trace.lines() {

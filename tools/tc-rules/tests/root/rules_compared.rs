@@ -1,4 +1,5 @@
-//! Compares the kernel's rules with a file: `tc diff`, `--resume`, and rules that the kernel places itself.
+//! Compares the kernel's rules with a file: `tc diff`, `--resume`, and rules for which the kernel chooses the
+//! priority or the handle.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
@@ -27,7 +28,7 @@ fn unplaced(count: u32) -> String {
     mixed(count, |rule| rule.is_multiple_of(3))
 }
 
-/// Rules some of which have a priority.
+/// Returns `count` rules, some of which have a priority.
 fn mixed(count: u32, has_priority: impl Fn(u32) -> bool) -> String {
     let rule = |rule: u32| {
         let priority = if has_priority(rule) { "prio 7 " } else { "" };
@@ -90,8 +91,8 @@ fn another_order() -> Result<(), Failed> {
 
 fn resumed() -> Result<(), Failed> {
     let stage = Stage::new("resumed_unplaced");
-    // Enough rules that the kill comes before the end. Each u32 priority needs a separate table, and the
-    // kernel has numbers for 2047 tables.
+    // Use enough rules that the load is killed before it ends. Each priority that the kernel chooses for u32
+    // needs a separate table, and the kernel has numbers for only 2047 tables.
     const RULES: u32 = 15_000;
     let file = stage.file(&format!("{HOOK}{}", mixed(RULES, |rule| !rule.is_multiple_of(32))));
     killed_at(&stage, &file, &[], 300);
@@ -130,7 +131,7 @@ fn deleted_again() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process group that is killed when this is dropped.
+/// Kills a process group when dropped.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -169,7 +170,7 @@ fn changing() -> Result<(), Failed> {
     assert!(count("extra") <= 1, "{}", count("extra"));
     assert_eq!(report["changing"], true, "rules that kept changing are reported");
     drop(busy);
-    // The kernel finishes tc's pending work soon.
+    // The kernel soon finishes the work that tc has left pending.
     let mut report = stage.netpolicy(&["tc", "diff", text(&file)]).1;
     for _ in 0..100 {
         if report["changing"] == false {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Measure loading on this machine, in a separate network namespace, in comparison with tc.
+/// Measure how fast rules are loaded on this machine, compared with tc, in a separate network namespace.
 #[derive(Debug, Args)]
 pub struct TcBench {
     /// Number of rules per load.
@@ -13,10 +13,11 @@ pub struct TcBench {
     /// Repetitions of each load.
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
-    /// The program for comparison.
+    /// The tc program to compare with.
     #[arg(long, value_name = "PROGRAM", default_value = "tc")]
     pub tc: PathBuf,
-    /// Number of loaders in the part parallel. Each loads --rules rules, or fewer if memory is short.
+    /// Number of concurrent loaders in the part `parallel`. Each loads --rules rules, or fewer if memory is
+    /// short.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub loaders: u32,
     /// Measure only this part; may be given more than once. By default, all parts are measured except
@@ -28,15 +29,15 @@ pub struct TcBench {
 /// What `tc bench` measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum BenchPart {
-    /// u32 rules, compared with tc and with the kernel's own cost.
+    /// Loading u32 rules, compared with tc and with the kernel's own cost.
     Loads,
-    /// A file of classes and rules in turn, with `--with-tc`.
+    /// Loading a file in which classes and rules alternate, with `--with-tc`.
     WithTc,
-    /// A file of one rule.
+    /// Loading a file of one rule.
     OneRule,
     /// Only parsing and encoding.
     Parsing,
-    /// The memory use of a long stream.
+    /// The memory use of reading a long stream of rules.
     Memory,
     /// Rejected loads.
     Failing,
@@ -44,13 +45,13 @@ pub enum BenchPart {
     Rollback,
     /// Comparing u32 rules.
     Check,
-    /// flower rules, compared with tc, with one worker and with two.
+    /// Loading flower rules, compared with tc, with one worker and with two.
     Flower,
     /// Comparing flower rules.
     FlowerCheck,
     /// The kernel's memory per flower rule.
     Footprint,
-    /// Many loaders at the same time, each on a device of its own or all on one: speed, memory, and what the
+    /// Many loaders at the same time, each on a separate device or all on one: speed, memory, and what the
     /// loaders wait for.
     Parallel,
 }

@@ -1,4 +1,4 @@
-//! Flower rules in the two profiles that the measurements of `no_percpu` were published with.
+//! Measures flower rules in the two profiles for which figures were published with `no_percpu`.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -20,7 +20,7 @@ use super::{Bench, CHECKED_RULES, DEVICE, parse};
 const SECOND: &str = "np2";
 const SECOND_PEER: &str = "np3";
 
-/// The CPUs of the machine that the published figures come from.
+/// The number of CPUs of the machine from which the published figures come.
 const PUBLISHED_CPUS: f64 = 24.0;
 
 /// The match and the actions of the rules.
@@ -29,7 +29,7 @@ struct Profile {
     name: &'static str,
     matches: &'static str,
     actions: &'static [&'static str],
-    /// The goal of no_percpu relative to percpu.
+    /// The goal: the minimum speed-up of no_percpu over percpu.
     lean_goal: f64,
     /// The published values for 24 CPUs: thousands of rules per second, and KB per rule, each with and
     /// without per-CPU counters.
@@ -57,7 +57,7 @@ const PROFILES: [Profile; 2] = [
 ];
 
 impl Profile {
-    /// Creates `count` rules for a device and a priority.
+    /// Returns `count` rules for a device and a priority; `lean` adds no_percpu to their actions.
     fn rules(&self, device: &str, priority: u32, count: u32, lean: bool) -> String {
         let suffix = if lean { " no_percpu" } else { "" };
         let mut text = String::new();
@@ -106,7 +106,8 @@ impl Bench<'_> {
         self.netns.run(|| command.spawn())?.map_err(|error| Fault::file(program, error))
     }
 
-    /// Runs the programs concurrently, starting from empty hooks, and returns the time in seconds.
+    /// Runs the program concurrently, once for each list of arguments, starting from empty hooks. Returns the
+    /// time in seconds.
     fn beside(&self, program: &Path, all: &[&[&str]]) -> Result<f64, Fault> {
         self.clear(&[DEVICE, SECOND])?;
         let began = Instant::now();
@@ -139,7 +140,8 @@ impl Bench<'_> {
         let plain = profile.rules(DEVICE, 1, count, false);
         let lean = profile.rules(DEVICE, 1, count, true);
         let second = profile.rules(SECOND, 1, count, true);
-        // Rules of both devices in one file, alternating in runs of 64 rules, like a file generated rule by rule.
+        // The file has rules of both devices, alternating in runs of 64, like a file that a program generates
+        // rule by rule.
         let mut both = String::new();
         let (first, other): (Vec<_>, Vec<_>) = (lean.lines().collect(), second.lines().collect());
         for (a, b) in first.chunks(64).zip(other.chunks(64)) {
@@ -172,7 +174,7 @@ impl Bench<'_> {
         self.context.console.progress("");
         let rules = f64::from(count);
         let [tc_plain, tc_lean, tc_two, percpu, one, two] = &seconds;
-        // Each of two workers loads as many rules as the single one.
+        // The two workers load twice as many rules as one, so compare with twice its time.
         let one_twice: Vec<f64> = one.iter().map(|seconds| 2.0 * seconds).collect();
         let (name, goal) = (profile.name, profile.lean_goal);
         let mut ratio = |what: String, goal: f64, slow: &[f64], fast: &[f64], rules: f64| {
@@ -199,7 +201,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Compares a file of flower rules with the kernel.
+    /// Measures the comparison of a file of flower rules with the kernel's rules.
     pub(super) fn flower_check(&mut self) -> Result<(), Fault> {
         let criterion = "flower, check of 100 000 rules";
         if !self.has_flower()? {
@@ -207,7 +209,7 @@ impl Bench<'_> {
             return Ok(());
         }
         let [profile, _] = PROFILES;
-        // Load the rules with cookies, and on the other device without.
+        // Load the rules with cookies on one device, and without cookies on the other.
         self.clear(&[DEVICE, SECOND])?;
         let mut paths = Vec::new();
         for (device, options) in [(DEVICE, &["--cookies"][..]), (SECOND, &[])] {
@@ -250,8 +252,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures the kernel's memory per rule. Nothing is removed in between: freed per-CPU memory stays
-    /// allocated, so the result is valid only on a kernel that has not held rules before.
+    /// Measures the kernel's memory per rule. No rules are removed in between, because freed per-CPU memory
+    /// stays allocated. So the result is valid only on a kernel that has not held rules before.
     pub(super) fn footprint(&mut self) -> Result<(), Fault> {
         if !self.has_flower()? {
             self.skipped("memory per rule", NEEDS);

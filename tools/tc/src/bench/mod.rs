@@ -27,28 +27,27 @@ use self::ratio::{Ratio, median};
 use self::report::BenchRow;
 pub use self::report::RuleBenchReport;
 
-/// The devices of the namespace.
+/// The pair of devices in the benchmark's namespace.
 const DEVICE: &str = "np0";
 const PEER: &str = "np1";
 
-/// How long the kernel may take to free removed rules, and the polling interval. The kernel frees them later,
-/// one by one and under rtnl, so a load measured in the meantime would wait.
+/// How long the kernel may take to free removed rules, and the polling interval. The kernel frees removed
+/// rules one by one, later and under rtnl, so a load that is measured in the meantime would wait for rtnl.
 const FREED_WITHIN: Duration = Duration::from_secs(60);
 const ASKED_EVERY: Duration = Duration::from_millis(10);
 
 /// The measured kinds of actions.
 const KINDS: [&str; 3] = ["mirred", "gact", "tunnel_key"];
 
-/// The number of rules in the stream whose memory use is measured, and in the stream whose parsing is
-/// measured.
+/// The number of rules in the stream whose memory use is measured, and in the stream whose parsing is timed.
 const STREAM_RULES: u64 = 10_000_000;
 const PARSED_RULES: u64 = 1_000_000;
 
 /// The number of rules loaded into one bucket.
 const DEEP_RULES: u32 = 4000;
 
-/// The number of classes, and of rules, in the file in which they alternate, and the maximum time of its load
-/// as a multiple of that of `tc -b`.
+/// The number of classes, and of rules, in the file in which they alternate, and the maximum time to load it,
+/// as a multiple of the time of `tc -b`.
 const ALTERNATING: u32 = 3000;
 const ALTERNATING_GOAL: f64 = 1.2;
 
@@ -57,7 +56,8 @@ const FAILING_RULES: u32 = 20_000;
 const ROLLED_BACK_RULES: u32 = 40_000;
 const CHECKED_RULES: u32 = 100_000;
 
-/// The buckets of a u32 hash table, and the rules per table: a bucket is a list that the kernel walks.
+/// The buckets of a u32 hash table, and the rules per table. The kernel walks the rules of a bucket as a
+/// list.
 const BUCKETS: u32 = 256;
 const RULES_PER_TABLE: u32 = 4096;
 
@@ -72,7 +72,7 @@ struct Bench<'a> {
     rows: Vec<BenchRow>,
 }
 
-/// Measures, and prints the table.
+/// Runs the requested measurements, and prints the table of results.
 pub(crate) fn run(arguments: &TcBench, context: &Context) -> Result<Exit, Fault> {
     let netns = Netns::create()?;
     netns.run(|| {
@@ -115,7 +115,7 @@ impl Bench<'_> {
         Hook { device: self.device, block: 0, parent: command::INGRESS }
     }
 
-    /// The requested parts, or all that are brief and do not need a freshly booted kernel.
+    /// Returns the requested parts; by default, all that are brief and do not need a freshly booted kernel.
     fn parts(&self) -> Vec<BenchPart> {
         let all = [
             BenchPart::Loads,
@@ -149,7 +149,7 @@ impl Bench<'_> {
         self.note(criterion, format!("skipped: {why}"));
     }
 
-    /// Recreates the hook and the hash tables for this number of rules, without rules.
+    /// Recreates the hook and the hash tables for this number of rules, but adds no rules.
     fn fresh(&self, rules: u32) -> Result<(), Fault> {
         self.prepare(&tables(rules))
     }
@@ -175,7 +175,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Loads lines; the first one may be refused.
+    /// Loads lines; the kernel may refuse the first one.
     fn send(&self, text: &str) -> Result<(), Fault> {
         let mut loader = Loader::open(&self.netns, Options { stop_at_refusal: false, ..Options::default() })?;
         let (mut batch, mut devices) = (Batch::new(text.as_bytes()), Devices::of(&self.netns));
@@ -183,7 +183,7 @@ impl Bench<'_> {
             loader.push(line, command)?;
         }
         let account = loader.finish()?;
-        // The first time, there is no qdisc to delete.
+        // On the first call, the qdisc that line 1 deletes does not exist yet.
         match account.refused.iter().find(|refused| refused.line > 1) {
             Some(refused) => Err(Fault::failed(format!("the hook of the benchmark: {refused}"))),
             None => Ok(()),
@@ -212,7 +212,7 @@ impl Bench<'_> {
         }
     }
 
-    /// The seconds that tc or netpolicy takes to load a file.
+    /// Returns the seconds that tc or netpolicy takes to load a file.
     fn load(&self, file: &Path, rules: u32, with: &[&str]) -> Result<f64, Fault> {
         self.fresh(rules)?;
         let file = file.to_string_lossy();
@@ -222,8 +222,8 @@ impl Bench<'_> {
         self.timed(&self.itself, &[&["tc", "load", &file][..], with].concat())
     }
 
-    /// The seconds that the kernel takes for messages that are already encoded; with `verified`, including
-    /// the read-back of one rule of each shape.
+    /// Returns the seconds that the kernel takes for messages that are already encoded; with `verified`,
+    /// including the read-back of one rule of each shape.
     fn floor(&self, file: &Path, rules: u32, verified: bool) -> Result<f64, Fault> {
         self.fresh(rules)?;
         let mut devices = Devices::of(&self.netns);
@@ -291,8 +291,8 @@ impl Bench<'_> {
         ratio("--no-percpu always : tc -b of the plain file", 5.0, tc_plain, always);
         ratio("the kernel's own time : a load by one worker", 0.9, floor, lean);
         ratio("no_percpu : percpu, in the loader", 1.5, percpu, lean);
-        // The results for a file without counter options, and for one whose rules are not spread over a
-        // table.
+        // Add the results for a file without counter options, and for a file whose rules are not spread over
+        // a table.
         let words = format!("{} ({:.0} rules/s)", Ratio::of(tc_plain, percpu), rules / median(percpu));
         self.note("a plain file without options : tc -b with the same file", words);
         let words =
@@ -306,7 +306,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Compares loads of a file whose lines are for tc and for netpolicy in turn.
+    /// Measures loads of a file whose lines are alternately for tc and for netpolicy.
     fn with_tc(&mut self) -> Result<(), Fault> {
         let file = self.files.file("alternating", &alternating(ALTERNATING))?;
         let (path, tc) = (file.to_string_lossy(), &self.arguments.tc);
@@ -346,7 +346,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures parsing and encoding in this thread, from memory.
+    /// Measures how long this thread takes to parse and encode rules in memory.
     fn parsing(&mut self) -> Result<(), Fault> {
         let text = u32_rules(CHECKED_RULES, " no_percpu");
         let (mut flower, mut u32) = (Vec::new(), Vec::new());
@@ -369,7 +369,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures the memory of a stream, which must not grow with its length.
+    /// Measures the memory use of reading a stream, which must not grow with the stream's length.
     fn memory(&mut self) -> Result<(), Fault> {
         let before = resident()?;
         let parsed = parse(FlowerRules::new(STREAM_RULES))?;
@@ -424,11 +424,11 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures the comparison of a file with the kernel.
+    /// Measures the comparison of a file with the kernel's rules.
     fn check(&mut self) -> Result<(), Fault> {
         let file = self.files.file("check", &u32_rules(CHECKED_RULES, " no_percpu"))?;
         self.load(&file, CHECKED_RULES, &[])?;
-        // Together with the hash tables of its rules, the file contains everything in the priority.
+        // The comparison needs a file of everything in the priority: the rules and their hash tables.
         let whole = self
             .files
             .file("whole", &format!("{}{}", tables(CHECKED_RULES), u32_rules(CHECKED_RULES, " no_percpu")))?;
@@ -451,7 +451,8 @@ impl Bench<'_> {
     }
 }
 
-/// Rules of one priority without handles, all in the priority's first bucket.
+/// Returns rules of one priority without handles; the kernel puts all of them into the priority's first
+/// bucket.
 fn deep_rules(count: u32) -> String {
     let rule = |number: u32| {
         let address = format!("10.0.{}.{}", number >> 8 & 255, number & 255);
@@ -463,7 +464,7 @@ fn deep_rules(count: u32) -> String {
     (0..count).map(rule).collect()
 }
 
-/// A class and a rule that leads to it, this many times. The rules are spread over a hash table.
+/// Returns `count` classes, each followed by a rule that leads to it. The rules are spread over a hash table.
 fn alternating(count: u32) -> String {
     let mut text = format!(
         "qdisc add dev {DEVICE} root handle 1: htb\nfilter add dev {DEVICE} parent 1: protocol ip prio 1 handle 2: u32 divisor \
@@ -480,7 +481,7 @@ fn alternating(count: u32) -> String {
     text
 }
 
-/// The hash tables for this many rules.
+/// Returns the lines that create the hash tables for this many rules.
 fn tables(rules: u32) -> String {
     let line = |table: u32| {
         format!(
@@ -491,7 +492,7 @@ fn tables(rules: u32) -> String {
     (1..=rules.div_ceil(RULES_PER_TABLE)).map(line).collect()
 }
 
-/// u32 rules in a hash table, each of which mirrors packets to the peer.
+/// Returns u32 rules in hash tables; each rule redirects packets to the peer.
 fn u32_rules(count: u32, suffix: &str) -> String {
     let mut text = String::new();
     for rule in 0..count {
@@ -522,8 +523,7 @@ fn parse(input: impl Read) -> Result<u64, Fault> {
     Ok(rules)
 }
 
-/// The first profile of the measurements that were published with the flag: repeated flower rules with a
-/// drop.
+/// A stream of flower rules, all equal and with the action drop, like the first of the published profiles.
 struct FlowerRules {
     line: Vec<u8>,
     at: usize,
@@ -535,7 +535,7 @@ impl FlowerRules {
         let line =
             b"filter add dev np0 protocol ip ingress prio 1 handle 1 flower skip_hw src_mac e4:11:0:0:0:0 \
                      dst_mac e4:12:0:0:0:0 action drop\n";
-        // A buffer of many lines, so that generating them costs nothing.
+        // The buffer has many lines, so that producing the stream costs next to nothing.
         Self { line: line.repeat(1000), at: 0, left: count / 1000 }
     }
 }

@@ -1,4 +1,4 @@
-//! Many loaders at the same time, each on a device of its own or all on one, with and without per-CPU
+//! Measures many loaders at the same time, each on a separate device or all on one, with and without per-CPU
 //! counters: rules per second, memory per rule, and where the loaders' time is spent.
 
 use std::collections::BTreeMap;
@@ -56,7 +56,8 @@ const PROFILES: [Profile; 4] = [
 ];
 
 impl Profile {
-    /// The rules of one loader for a device. Each loader on a device has its own priority and hash tables.
+    /// Returns the rules of one loader for a device. Each loader on a device has its own priority and hash
+    /// tables.
     fn rules(self, device: &str, loader: u32, count: u32, lean: bool) -> String {
         let suffix = if lean { " no_percpu" } else { "" };
         let mut actions = String::new();
@@ -86,7 +87,7 @@ impl Profile {
         text
     }
 
-    /// The hash tables of one loader.
+    /// Returns the lines that create the hash tables of one loader.
     fn tables(self, device: &str, loader: u32, count: u32) -> String {
         let mut text = String::new();
         let tables = if self.is_flower { 0 } else { count.div_ceil(RULES_PER_TABLE) };
@@ -102,7 +103,7 @@ impl Profile {
     }
 }
 
-/// The first hash table of a loader: loaders on one device have distinct tables.
+/// Returns the number of a loader's first hash table: loaders on one device have distinct tables.
 fn first_table(loader: u32, count: u32) -> u32 {
     1 + loader * count.div_ceil(RULES_PER_TABLE)
 }
@@ -122,13 +123,13 @@ enum Who {
 #[derive(Default)]
 struct Loads {
     seconds: Vec<f64>,
-    /// The maximum memory of a run, in KiB: per-CPU and slab. Later runs partly reuse what earlier ones
-    /// freed.
+    /// The maximum growth of memory in a run, in KiB: per-CPU and slab. Later runs partly reuse what earlier
+    /// ones freed.
     memory: [f64; 2],
     time: Time,
 }
 
-/// Where the loaders' time was spent, in samples.
+/// The number of samples in which loaders were running, and in which they waited, by reason.
 #[derive(Default)]
 struct Time {
     running: u64,
@@ -136,7 +137,7 @@ struct Time {
 }
 
 impl Time {
-    /// Adds a sample of a task: its state, and its kernel stack if it sleeps.
+    /// Adds a sample of a task: its state and, if it sleeps, its kernel stack.
     fn add(&mut self, state: char, stack: &str) {
         if state == 'R' {
             self.running += 1;
@@ -175,7 +176,7 @@ fn waits_for(stack: &str) -> String {
     if has("pcpu_alloc") {
         return "pcpu_alloc".to_owned();
     }
-    // When a filter is added or changed, rtnl is the only mutex that is taken directly.
+    // `tc_new_tfilter()` takes no mutex directly except rtnl.
     if has("rtnl_lock") || functions.first().is_some_and(|first| first == "tc_new_tfilter") {
         return "rtnl".to_owned();
     }
@@ -270,7 +271,8 @@ impl Bench<'_> {
         }
         let tables: String =
             (0..loaders).map(|loader| profile.tables(&of_loader(loader), loader, count)).collect();
-        // Without counters first: then the per-CPU memory of the first run with them is not reused.
+        // Run the loads without per-CPU counters first, so that they do not reuse the per-CPU memory of the
+        // others.
         let cells = [(Who::Tc, 0), (Who::Netpolicy, 0), (Who::Tc, 1), (Who::Netpolicy, 1)];
         let mut loads: [Loads; 4] = Default::default();
         for repeat in 0..=self.arguments.repeats {
@@ -327,7 +329,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Starts a loader for each file. Returns the seconds until all have finished or, for the sampled run,
+    /// Starts a loader for each file. Returns the seconds until all have finished and, for the sampled run,
     /// where their time was spent.
     fn load_at_once(&self, who: Who, files: &[PathBuf], looked: bool) -> Result<(f64, Option<Time>), Fault> {
         let began = Instant::now();
@@ -370,13 +372,13 @@ fn look(pids: &[u32], done: &AtomicBool) -> Time {
     time
 }
 
-/// The number of rules for each loader that the memory allows, at most `asked`.
+/// Returns the number of rules for each loader that fit into the available memory, at most `asked`.
 fn rules_that_fit(asked: u32, loaders: u32, available_kib: u64) -> u32 {
     let fit = available_kib / MEMORY_PART / RULE_KIB / u64::from(loaders.max(1));
     asked.min(u32::try_from(fit).unwrap_or(u32::MAX)).max(1)
 }
 
-/// The memory that programs and the kernel may still take, in KiB.
+/// Returns the memory that is still available to programs and the kernel, in KiB.
 fn available_kib() -> Result<u64, Fault> {
     const MEMINFO: &str = "/proc/meminfo";
     let text = std::fs::read_to_string(MEMINFO).map_err(|error| Fault::file(MEMINFO, error))?;

@@ -1,8 +1,8 @@
-//! The ratio of two durations, from interleaved repeats.
+//! The ratio of two durations that were measured in interleaved repeats.
 
 use std::fmt;
 
-/// The probability that the true median lies outside the interval, on either side.
+/// The maximum probability that the true median lies below the interval, and the same above it.
 const OUTSIDE: f64 = 0.025;
 
 /// A ratio with its confidence interval.
@@ -32,15 +32,15 @@ impl fmt::Display for Ratio {
     }
 }
 
-/// How many of `count` values to leave out on each side so that the interval contains the median with 95 %
-/// confidence (sign test: whether a value is above the median is a coin toss). With fewer than six values,
-/// the interval covers all of them.
+/// Returns how many of `count` values to leave out on each side so that the interval contains the median with
+/// 95 % confidence. This is the sign test: each value is above the median with probability 1/2. With fewer
+/// than six values, the interval covers all of them.
 fn beyond(count: usize) -> usize {
     let mut of_tosses = 0.5_f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
     let mut below = of_tosses;
     let mut cut = 0;
     while below <= OUTSIDE && cut < count / 2 {
-        // The probability of one more head.
+        // The probability that exactly one more value is above the median.
         of_tosses *= (count - cut) as f64 / (cut + 1) as f64;
         below += of_tosses;
         if below <= OUTSIDE {
@@ -62,7 +62,7 @@ mod test {
 
     #[test]
     fn the_interval_leaves_out_what_the_toss_of_a_coin_allows() {
-        // The tables of the sign test: 5 % on both sides together.
+        // Values from the tables of the sign test at 5 %, both sides together.
         let known = [(5, 0), (6, 0), (7, 0), (8, 0), (9, 1), (11, 1), (12, 2), (15, 3), (20, 5), (25, 7)];
         for (count, cut) in known {
             assert_eq!(beyond(count), cut, "of {count}");
@@ -71,7 +71,7 @@ mod test {
 
     #[test]
     fn pairs_are_compared_and_not_the_whole() {
-        // The machine becomes ten times as slow: each pair still has a ratio of two.
+        // The machine becomes ten times slower in between, but each pair still has a ratio of two.
         let ratio = Ratio::of(&[2.0, 4.0, 20.0], &[1.0, 2.0, 10.0]);
         assert_eq!(ratio, Ratio { of_medians: 2.0, low: 2.0, high: 2.0 });
         assert_eq!(ratio.to_string(), "2.00 x [2.00-2.00]");

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 use session::page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 
-/// One criterion of `tc bench`.
+/// A row of `tc bench`: a criterion and its result.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct BenchRow {
     /// The criterion.

@@ -141,7 +141,7 @@ impl Stage {
     }
 }
 
-/// A child process whose settings the script undoes. It is killed at the end of the test.
+/// A child process whose settings the script undoes. It is killed when this value is dropped.
 pub(crate) struct Child {
     process: std::process::Child,
     said: String,

@@ -81,7 +81,7 @@ impl Unit {
     /// Returns the unit of these counts: requests, if at least 99 % of them belong to a protocol that shows
     /// requests.
     pub fn of(counts: &LiveCounts) -> Self {
-        /// The reciprocal of the share of requests that may be exchanges.
+        /// The reciprocal of the maximum share of requests that may be exchanges.
         const ONE_OF: u64 = 100;
         let exchanges = counts.requests.saturating_sub(counts.protocols.requests());
         if exchanges * ONE_OF > counts.requests { Self::Exchanges } else { Self::Requests }
