@@ -1,4 +1,5 @@
-//! Runs the benchmarks that produce the figures of the README and the docs, one benchmark for each figure.
+//! Runs the benchmarks that produce the figures of the README and the docs. Each figure comes from one of
+//! them.
 
 use crate::demo;
 use crate::release::contents;
@@ -45,7 +46,7 @@ pub(crate) fn run(wanted: &[String]) -> Result {
     if !shell::is_root() {
         return Err("the benchmarks create network namespaces: run them as root".to_owned());
     }
-    // Print how much other work runs on the machine, because it makes figures unreliable.
+    // If much other work runs on the machine, print how much, because it makes figures unreliable.
     demo::other_work().into_iter().for_each(|words| println!("{words}"));
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     if BENCHMARKS.iter().any(|(name, package, ..)| *package == "netpolicy" && is_wanted(name)) {

@@ -300,9 +300,9 @@ impl SameCpu {
 const FAILED: &str = "Command failed -:";
 
 /// Finds tc's output for the line before the barrier with this line number. Returns the answer and the end of
-/// the barrier's error, or `None` until that error is complete. The error of the previous barrier comes
-/// first, because tc prints it while this process continues. iproute2 6.1, `lib/utils.c` `do_batch()`: a
-/// command's output comes first, then `Command failed -:N`.
+/// the first line of the barrier's error, or `None` until that line is complete. The error of the previous
+/// barrier comes first, because tc prints it while this process continues. iproute2 6.1, `lib/utils.c`
+/// `do_batch()`: a command's output comes first, then `Command failed -:N`.
 fn answer_in(said: &[u8], barrier: u64) -> Option<(Answer, usize)> {
     let named = format!("Object \"{BARRIER}-{barrier}\"");
     let failed = |line: u64| format!("{FAILED}{line}");

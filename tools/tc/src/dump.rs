@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> 
 struct Asked {
     /// The hooks to dump: each once, even if devices share a block.
     hooks: Vec<Hook>,
-    /// The qdiscs to which these rules are attached.
+    /// The clsact and ingress qdiscs of the requested device, block or namespace.
     qdiscs: Vec<Qdisc>,
     /// The reason why the requested place has no rules.
     nothing: Option<String>,

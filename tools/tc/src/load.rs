@@ -302,7 +302,7 @@ impl<'a> Load<'a> {
         self.send(missing.as_ref(), survey, devices, began).map_err(|fault| fault.leaving(HostState::Unknown))
     }
 
-    /// Sends the whole file or, with `missing`, only what the kernel lacks.
+    /// Sends the whole file or, with `missing`, only these rules and the lines that are not rules.
     fn send(
         mut self,
         missing: Option<&BTreeSet<u32>>,

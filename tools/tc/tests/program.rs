@@ -1,4 +1,4 @@
-//! Tests what `tc load` prints for people if a file is wrong. The tests need no root, and nothing is sent.
+//! Tests what `tc load` prints, mainly if a file is wrong. The tests need no root, and nothing is sent.
 
 use std::process::{Command, Output};
 

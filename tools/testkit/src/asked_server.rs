@@ -100,8 +100,7 @@ impl AskedServer {
         Ok(self.wire.near()?.run(set)??)
     }
 
-    /// Configures the NAPIs and the server's epolls as `suspend200` of the kernel's document on IRQ
-    /// suspension does.
+    /// Configures the NAPIs and the server's epolls as `suspend200` of the IRQ suspension document does.
     pub fn suspend(&self) -> Result<(), Failed> {
         self.suspend_by(Nanoseconds::from_micros(200), Nanoseconds::from_millis(20))
     }

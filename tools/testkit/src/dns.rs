@@ -106,8 +106,8 @@ pub fn tcpdump(netns: &Netns, device: &str, file: &Path) -> Result<Started, Fail
     Ok(started)
 }
 
-/// Returns, for each query, the time from when it leaves the client's device until its answer leaves the
-/// server's device.
+/// Returns, for each answered query, the time from when it leaves the client's device until its answer leaves
+/// the server's device.
 fn captured(directory: &Path) -> Result<Vec<u64>, Failed> {
     let packets = |file: &str| -> Result<Vec<(u64, Vec<u8>)>, Failed> {
         let bytes = std::fs::read(directory.join(file))?;

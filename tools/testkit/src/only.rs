@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 /// Names of tests, separated by line breaks. `cargo xtask guest test` sets it.
 const ONLY: &str = "NETPOLICY_TEST_ONLY";
 
-/// Returns the selected tests, or all tests if none are selected.
+/// Returns the selected tests, or all tests if there is no selection.
 pub(crate) fn only(trials: Vec<Trial>) -> Vec<Trial> {
     trials.into_iter().filter(|trial| is_wanted(trial.name())).collect()
 }

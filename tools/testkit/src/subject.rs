@@ -12,7 +12,7 @@ use model::Pid;
 /// The environment variable that makes this binary play a role instead of running tests.
 pub const ROLE: &str = "NETPOLICY_TEST_ROLE";
 
-/// How long to wait for anything.
+/// The maximum time to wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running process that a test started.

@@ -17,8 +17,8 @@ use netlink::netdev::{NapiChange, Netdev};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// A wire between two namespaces. Its near end, `near0`, has NAPIs, because GRO is on there; at its far end,
-/// `far0`, TSO is off.
+/// A wire, by default a veth between two namespaces. The near end of a veth, `near0`, has NAPIs, because GRO
+/// is on there; at its far end, `far0`, TSO is off.
 #[derive(Debug)]
 pub struct Wire {
     pub near: String,
@@ -115,7 +115,7 @@ impl Wire {
             }
         }
         // Reset the indirection table: a table that was written counts as the user's, whatever its content,
-        // and blocks changes to the number of queues.
+        // and can block changes to the number of queues.
         let _ = self.in_near("ethtool -X near0 default");
         for one in &self.before {
             let now = kernel.read(std::slice::from_ref(one));

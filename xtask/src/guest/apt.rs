@@ -1,5 +1,5 @@
-//! Fetches packages from the backports of this release and from the next release. apt runs with a private
-//! configuration, so the system's sources, lists and packages do not change.
+//! Fetches packages from this release, and from the backports of this release and of the next one. apt runs
+//! with a private configuration, so the system's sources, lists and packages do not change.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

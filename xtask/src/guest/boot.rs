@@ -1,4 +1,4 @@
-//! Runs one command in one guest. The guest ends when this function returns or this process exits.
+//! Runs one command in one guest. The guest does not outlive the call that runs the command, or this process.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};

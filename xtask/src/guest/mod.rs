@@ -51,7 +51,7 @@ struct Asked {
     options: Options,
 }
 
-/// Runs `cargo xtask guest`: builds, boots or tests guests.
+/// Runs `cargo xtask guest`: builds or boots guests, or runs benches or tests in them.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let (task, rest) = arguments.split_first().ok_or(USAGE)?;
     let asked = Asked::read(rest)?;

@@ -47,7 +47,7 @@ pub(crate) struct Guests {
     pub(crate) passed: BTreeSet<String>,
     /// The tests that failed.
     pub(crate) failed: BTreeSet<String>,
-    /// Guests that died while their tests then passed in another guest: these are bugs to fix.
+    /// Guests that died, and whose remaining tests another guest then ran to the end: these are bugs to fix.
     pub(crate) unsteady: Vec<String>,
     /// Tests that no guest could run.
     pub(crate) skipped: Vec<Skipped>,

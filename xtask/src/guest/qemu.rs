@@ -367,7 +367,7 @@ impl Emulator {
         Some(Self { unpacked: Some(unpacked), version })
     }
 
-    /// Returns the installed QEMU or, if there is none, the newest available one, which it unpacks.
+    /// Returns the installed QEMU or, if it is missing or too old, the newest available one, unpacked.
     fn fetch(cache: &Cache, apt: &Apt) -> Result<Self> {
         if let Some(own) = Self::of_the_system() {
             return Ok(own);
@@ -402,8 +402,8 @@ impl Emulator {
     }
 }
 
-/// Returns a guest whose kernel has these patches after the series: the existing guest, unless it is to be
-/// rebuilt (`anew`).
+/// Returns a guest of this kind: the existing guest, unless it is to be rebuilt (`anew`). A patched kernel
+/// has the patches `further` after the series.
 pub(super) fn guest(cache: &Cache, kind: Kind, further: &[PathBuf], anew: bool) -> Result<Qemu> {
     match kind {
         Kind::Qemu => Qemu::stock(cache, anew),

@@ -40,7 +40,7 @@ const FILES: &[(&str, &str)] = &[
     ("packaging/container/Containerfile", "share/netpolicy/container/Containerfile"),
 ];
 
-/// Licences to copy from the project, for packages without a `copyright` file that contains them.
+/// Licences to copy from the project where no `copyright` file of a package contains them.
 const LICENCES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL-2.0"];
 
 /// Directories whose files are all copied.

@@ -15,7 +15,7 @@ use testkit::{Need, test};
 const ANSWERED: u64 = 8_000;
 const SPAN: Duration = Duration::from_secs(5);
 /// An emulated CPU is slower than a real one, so these times are longer than those of suspend200 in the
-/// kernel's document on IRQ suspension. They must not be longer than needed: the client sends its next
+/// IRQ suspension document. They must not be longer than needed: the client sends its next
 /// request only after an answer, and whenever the server has nothing left to do, the next packet waits for
 /// the timer. With 20 ms, this affected half of the packets, and only three quarters of the requests were
 /// answered.

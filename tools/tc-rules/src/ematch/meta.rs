@@ -111,8 +111,8 @@ impl Meta {
         let left = Side::parse(args)?;
         let operator = u8::try_from(args.one_of(OPERATORS)?).unwrap_or(u8::MAX);
         let mut right = Side::parse(args)?;
-        // If one side is a string, use the string form of the other side's metadata, which only some metadata
-        // has.
+        // If the left side is a string, use the string form of the right side's metadata, which only some
+        // metadata has.
         if let (Side::Bytes(_), Side::Known { id, number, .. }) = (&left, &mut right) {
             if !NAMED.contains(id) {
                 return Err(args.wrong("only `dev` and `sk_bind_if` compare with a string"));

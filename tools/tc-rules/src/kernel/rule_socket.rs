@@ -38,8 +38,7 @@ const FENCES: u32 = 1 << 31;
 /// that it serves as a fence.
 const NOOP: u16 = 1;
 
-/// Maximum number of messages without the requested echo before netpolicy concludes that the kernel sends
-/// none.
+/// Number of messages without the requested echo after which netpolicy concludes that the kernel sends none.
 const ECHOES_MISSED_MAX: u32 = 8;
 
 /// The result of a piece.

@@ -42,7 +42,7 @@ fn sorted(lines: &str) -> Vec<&str> {
 }
 
 /// Loads a file, then loads its dump in other namespaces, with netpolicy and with tc. Dumps of these
-/// namespaces must be identical to the first.
+/// namespaces must have the same lines as the first, in any order.
 fn loads_again(name: &str, file: &str, what: &[&str]) -> String {
     let stage = Stage::new(name);
     let (code, report) = stage.netpolicy(&["tc", "load", text(&stage.file(file))]);

@@ -66,7 +66,7 @@ fn under_traffic() -> Result<(), Failed> {
     }
     let first = swap(&stage, 100);
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
-    // If one thread fails, it must also stop the other.
+    // If a swap fails, this thread must still stop the sender.
     let last = std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
             stage.netns.run(|| -> std::io::Result<()> {

@@ -183,7 +183,7 @@ impl Bench<'_> {
             loader.push(line, command)?;
         }
         let account = loader.finish()?;
-        // On the first call, the qdisc that line 1 deletes does not exist yet.
+        // When `clear` first calls this for a device, the qdisc that line 1 deletes does not exist yet.
         match account.refused.iter().find(|refused| refused.line > 1) {
             Some(refused) => Err(Fault::failed(format!("the hook of the benchmark: {refused}"))),
             None => Ok(()),
