@@ -503,8 +503,8 @@ mod test {
         assert_eq!(
             root.found(),
             [
-                "tuned /proc/7/root/usr/lib/tuned/inner/tuned.conf:2: [net] ring=rx 512",
                 "tuned /usr/lib/tuned/outer/tuned.conf:2: [net] coalesce=adaptive-rx off",
+                "tuned /proc/7/root/usr/lib/tuned/inner/tuned.conf:2: [net] ring=rx 512",
             ]
         );
     }
