@@ -121,8 +121,9 @@ impl AnswerHook {
 ///
 /// Between [`LiveMeter::begin`] and [`LiveMeter::end`], four programs are attached. They cost each request of
 /// the service about half a microsecond, and each packet and poll of other services about 50 ns. Otherwise
-/// nothing runs, unless the programs [stay attached](LiveMeter::stay_attached). The attachments are descriptors of this process and disappear with it. Several processes can
-/// measure in parallel. Needs CAP_BPF and CAP_PERFMON.
+/// nothing runs, unless the programs [stay attached](LiveMeter::stay_attached). The attachments are
+/// descriptors of this process and disappear with it. Several processes can measure in parallel. Needs
+/// CAP_BPF and CAP_PERFMON.
 #[derive(Debug)]
 pub struct LiveMeter {
     loaded: Loaded,
@@ -384,8 +385,8 @@ impl LiveMeter {
 
     fn close(&mut self, begun: Nanoseconds) -> Result<LiveWindow, KernelError> {
         // Detaching briefly stops all CPUs, so arrivals during it belong to no window. Answers are recorded
-        // until the programs are detached, or else until the totals are read. Whether a request still waits is determined from the data that its
-        // socket has sent so far.
+        // until the programs are detached, or else until the totals are read. Whether a request still waits
+        // is determined from the data that its socket has sent so far.
         let closed = self.gate(0, begun.0, false);
         let ended = monotonic();
         let waiting = closed.and_then(|()| self.waiting(begun, ended));
