@@ -55,7 +55,7 @@ pub struct Tune {
     /// The maximum duration, in seconds.
     #[arg(long, alias = "max-seconds", value_name = "N", default_value_t = 600, value_parser = clap::value_parser!(u64).range(30..=86_400))]
     pub seconds: u64,
-    /// The change in percent below which two candidates count as equal.
+    /// Changes of less than this, in percent, count as no difference.
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = margin)]
     pub margin: f64,
     /// The seed of the random order, to repeat a tuning in the same order [default: from the clock].

@@ -128,7 +128,9 @@ pub fn read_at_most(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
                 deadline = Instant::now() + PIPE_PATIENCE;
             }
             Err(_) if Instant::now() >= deadline => {
-                return Err(io::Error::other(format!("not closed within {PIPE_PATIENCE:?}")));
+                let seconds = began.elapsed().as_secs();
+                let why = format!("the process that writes to this pipe has not closed it after {seconds} s");
+                return Err(io::Error::other(why));
             }
             Err(_) => std::thread::sleep(PIPE_PAUSE),
         }

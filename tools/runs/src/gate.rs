@@ -1,4 +1,4 @@
-//! Parses and judges gates: the ratio that one configuration must reach relative to another.
+//! Parses and judges gates: bounds on the ratio of one configuration to another.
 
 use std::fmt;
 use std::str::FromStr;

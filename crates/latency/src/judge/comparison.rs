@@ -9,7 +9,7 @@ use crate::measure::live::series::requests_for;
 use crate::measure::switchback::{Figures, Switchback, Unfair};
 use apply::{AtExit, JournalError, TransactionName};
 use linux::Signals;
-use linux::process::{PROMPT_PROCESSES_MAX, PromptThread};
+use linux::process::PromptThread;
 use model::live::LiveWindow;
 use model::{Chance, Finding, JudgedBy, Nanoseconds};
 use session::{Exit, Fault, HostState, Operator, Session};
@@ -625,7 +625,7 @@ impl<'a> Comparison<'a> {
         progress: &mut dyn ComparisonProgress,
     ) -> Result<Option<Broken>, Fault> {
         // On a busy host, this thread would otherwise wait for a CPU for half of the time.
-        let _prompt = (self.watcher.processes() <= PROMPT_PROCESSES_MAX).then(PromptThread::begin);
+        let _prompt = PromptThread::begin(self.watcher.processes());
         let began = Instant::now();
         let switched = match self.alternation.switch_to(candidate) {
             Ok(switched) => switched,

@@ -11,7 +11,7 @@ use crate::measure::live::Unpaired;
 use crate::measure::sequential::PAIRS_MAX;
 use crate::measure::switchback::{Figures, Unfair};
 use apply::{Allow, AtExit, TransactionName};
-use linux::process::{PROMPT_PROCESSES_MAX, PromptThread};
+use linux::process::PromptThread;
 use linux::{Kernel, Netns};
 use model::setting::Disruption;
 use model::{
@@ -452,9 +452,8 @@ impl<'a> GuardedTrial<'a> {
     }
 
     /// Lets this thread run in time on a busy host while it measures a window.
-    fn prompt(&self) -> Option<PromptThread> {
-        let processes: usize = self.services.iter().map(|service| service.sampler.processes()).sum();
-        (processes <= PROMPT_PROCESSES_MAX).then(PromptThread::begin)
+    fn prompt(&self) -> PromptThread {
+        PromptThread::begin(self.services.iter().map(|service| service.sampler.processes()).sum())
     }
 
     fn stay_attached(&mut self, stays: bool) {

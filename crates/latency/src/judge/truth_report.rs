@@ -14,8 +14,9 @@ pub struct JudgedScenario {
     scenario: String,
     /// The verdict of `compare`.
     said: Verdict,
-    /// The verdict from the measurements on the wire, for the same pairs.
-    truth: Verdict,
+    /// The verdict from the measurements on the wire, for the same pairs; `None` if the wire was not measured,
+    /// because the pairs were recorded.
+    truth: Option<Verdict>,
     /// The change of the median response time, with its interval: as measured by `compare`, and on the wire.
     p50: [String; 2],
     p90: [String; 2],
@@ -31,7 +32,7 @@ impl JudgedScenario {
         Self {
             scenario,
             said: said.verdict(1),
-            truth: truth.verdict(1),
+            truth: (truth.rounds() > 0).then(|| truth.verdict(1)),
             p50: both(Metric::P50),
             p90: both(Metric::P90),
             pairs: said.rounds(),
@@ -42,13 +43,17 @@ impl JudgedScenario {
 
     /// Whether the two verdicts are opposite. A verdict of "cannot tell" contradicts none.
     fn contradicts(&self) -> bool {
-        let known = |verdict: Verdict| !matches!(verdict, Verdict::CannotTell { .. });
-        known(self.said) && known(self.truth) && self.said != self.truth
+        !matches!(self.said, Verdict::CannotTell { .. })
+            && self.known_truth().is_some_and(|truth| self.said != truth)
     }
 
     /// Whether both verdicts are the same, and the truth is known.
     fn agrees(&self) -> bool {
-        !matches!(self.truth, Verdict::CannotTell { .. }) && self.said == self.truth
+        self.known_truth().is_some_and(|truth| self.said == truth)
+    }
+
+    fn known_truth(&self) -> Option<Verdict> {
+        self.truth.filter(|truth| !matches!(truth, Verdict::CannotTell { .. }))
     }
 }
 
@@ -82,7 +87,7 @@ impl Report for JudgeBenchReport {
             table.row([
                 Cell::new(one.scenario.as_str()),
                 Cell::new(one.said.as_str()).style(style),
-                Cell::new(one.truth.as_str()),
+                Cell::new(one.truth.map_or("", |truth| truth.as_str())),
                 Cell::new(one.p50[0].as_str()),
                 Cell::new(one.p50[1].as_str()),
                 Cell::number(one.pairs),
@@ -90,12 +95,13 @@ impl Report for JudgeBenchReport {
             ]);
         }
         page.table(&table);
-        let known = self.scenarios.iter().filter(|one| !matches!(one.truth, Verdict::CannotTell { .. }));
-        let agrees = self.scenarios.iter().filter(|one| one.agrees()).count();
-        page.line(format!(
-            "the verdict matches the wire's in {agrees} of {} cases that the wire can decide",
-            known.count()
-        ));
+        if self.scenarios.iter().any(|one| one.truth.is_some()) {
+            let known = self.scenarios.iter().filter_map(JudgedScenario::known_truth).count();
+            let agrees = self.scenarios.iter().filter(|one| one.agrees()).count();
+            page.line(format!(
+                "the verdict matches the wire's in {agrees} of {known} cases that the wire can decide"
+            ));
+        }
         if self.replayed.is_empty() {
             return;
         }

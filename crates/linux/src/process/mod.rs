@@ -41,7 +41,7 @@ pub use owner::{ProcessOwner, cpu_ticks, is_runnable, owner};
 pub use pinned::{identify, identify_kernel_thread, is_running, pids};
 pub use place::{cgroup_of, service_of};
 pub use ports::{ListeningPorts, connections, listening};
-pub use prompt::{PROMPT_PROCESSES_MAX, PromptThread};
+pub use prompt::PromptThread;
 pub use ring::{read_ring_napi, write_ring_napi};
 pub use same_epoll::{is_same_epoll, same_epoll};
 pub use socket::{read_socket, read_socket_budget, write_socket};

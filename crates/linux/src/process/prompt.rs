@@ -13,9 +13,9 @@ const THIS: libc::pid_t = 0;
 /// The lowest real-time priority: above all tasks without one, and below all real-time tasks of others.
 const PRIORITY: u32 = 1;
 
-/// The maximum number of processes that a thread with this priority should check repeatedly: about a
+/// The maximum number of processes that a thread with this priority may check repeatedly: about a
 /// millisecond of work.
-pub const PROMPT_PROCESSES_MAX: usize = 64;
+const PROCESSES_MAX: usize = 64;
 
 /// The calling thread is in the class `SCHED_RR` while this exists, so that it does not wait for a CPU on a
 /// busy host. For threads that mostly sleep. Threads and processes that it starts are not affected.
@@ -27,10 +27,12 @@ pub struct PromptThread {
 }
 
 impl PromptThread {
-    /// Changes the class of the calling thread. If the thread already has a real-time priority, or has no
-    /// permission (CAP_SYS_NICE), nothing changes.
-    pub fn begin() -> Self {
-        Self { before: raise().ok().flatten(), _not_send: PhantomData }
+    /// Changes the class of the calling thread while it measures a service with this many processes. Nothing
+    /// changes if the thread already has a real-time priority or has no permission (CAP_SYS_NICE), or if
+    /// checking so many processes would take too long at this priority.
+    pub fn begin(processes: usize) -> Self {
+        let before = if processes <= PROCESSES_MAX { raise().ok().flatten() } else { None };
+        Self { before, _not_send: PhantomData }
     }
 }
 
@@ -68,12 +70,13 @@ mod test {
     fn a_thread_has_its_class_again_afterwards_and_what_it_starts_never_had_another() {
         let now = || attributes(THIS).map(|attr| (attr.policy, attr.nice, attr.flags)).expect("attributes");
         let before = now();
-        let prompt = PromptThread::begin();
+        assert!(PromptThread::begin(PROCESSES_MAX + 1).before.is_none(), "too many processes");
+        let prompt = PromptThread::begin(1);
         if prompt.before.is_some() {
             assert_eq!(now().0, policy::RR);
             let of_child = std::thread::spawn(move || now().0).join().expect("it ends");
             assert_eq!(of_child, policy::OTHER);
-            assert!(PromptThread::begin().before.is_none(), "it is one already");
+            assert!(PromptThread::begin(1).before.is_none(), "it is one already");
         }
         drop(prompt);
         assert_eq!(now(), before);

@@ -450,7 +450,7 @@ impl<'a> Tuning<'a> {
                 "if clients wait for answers, the request rate depends on the candidate: --goal requests"
             }
             Some(Unfair::Loss) => {
-                "netpolicy watch shows the loss, and ss -ti on which connections: repeat it when the network is steadier"
+                "repeat the search when the network is steadier; netpolicy watch shows the loss, ss -ti the affected connections"
             }
             _ => {
                 "repeat the search when the host and its traffic are steadier, or use longer windows (--window 5s)"

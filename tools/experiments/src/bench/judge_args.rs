@@ -31,7 +31,8 @@ pub struct Judge {
     /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Record the pairs of `same-short` in this file, for `--replay`.
+    /// Record the pairs of `same-short` in this file, for `--replay`. The wire is not measured then, so that
+    /// pairs follow each other as quickly as those of a guard.
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     pub record: Option<PathBuf>,
     /// Measure nothing: replay guards on the pairs of this record.
