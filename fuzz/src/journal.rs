@@ -44,7 +44,7 @@ fn line(bytes: &[u8]) {
 /// edit.
 fn damaged(edits: &[u8]) {
     let Some((which, edits)) = edits.split_first() else { return };
-    let Known { bytes: written, states } = &JOURNALS[usize::from(*which) % JOURNALS.len()];
+    let WrittenJournal { bytes: written, states } = &JOURNALS[usize::from(*which) % JOURNALS.len()];
     let mut bytes = written.clone();
     for edit in edits.chunks_exact(4).take(EDITS_MAX) {
         let at = usize::from(u16::from_le_bytes([edit[1], edit[2]]));
@@ -127,12 +127,12 @@ fn state_of(transaction: &Transaction) -> State {
 }
 
 /// A journal, and each state that it passed through.
-struct Known {
+struct WrittenJournal {
     bytes: Vec<u8>,
     states: Vec<State>,
 }
 
-impl Known {
+impl WrittenJournal {
     fn new(records: &[JournalRecord]) -> Self {
         let (mut bytes, mut states) = (Vec::new(), Vec::new());
         for (record, seq) in records.iter().zip(0..) {
@@ -145,7 +145,7 @@ impl Known {
 
 /// The journals of three transactions: one that was kept, one that was confirmed and rolled back, and one
 /// whose undo got stuck.
-static JOURNALS: LazyLock<[Known; 3]> = LazyLock::new(|| {
+static JOURNALS: LazyLock<[WrittenJournal; 3]> = LazyLock::new(|| {
     let at = Moment { unix_micros: 1_795_233_900_123_456, since_boot: Nanoseconds(1_000_000_000) };
     let wrote = || {
         let steps = (0..plan().steps.len())
@@ -174,9 +174,9 @@ static JOURNALS: LazyLock<[Known; 3]> = LazyLock::new(|| {
         JournalRecord::Undoing { why: Why::NotKept },
     ]);
     [
-        Known::new(&kept.collect::<Vec<_>>()),
-        Known::new(&rolled_back.collect::<Vec<_>>()),
-        Known::new(&incomplete.collect::<Vec<_>>()),
+        WrittenJournal::new(&kept.collect::<Vec<_>>()),
+        WrittenJournal::new(&rolled_back.collect::<Vec<_>>()),
+        WrittenJournal::new(&incomplete.collect::<Vec<_>>()),
     ]
 });
 

@@ -15,7 +15,7 @@ pub(crate) fn run(bytes: &[u8]) {
         }
         let mut expected = Expected::default();
         expected.add(&rule, 1);
-        assert!(matches!(expected.match_rule(&rule), tc_rules::Found::Expected(1)));
-        assert!(matches!(expected.match_rule(&rule), tc_rules::Found::Again));
+        assert!(matches!(expected.match_rule(&rule), tc_rules::RuleMatch::Expected(1)));
+        assert!(matches!(expected.match_rule(&rule), tc_rules::RuleMatch::Again));
     }
 }

@@ -19,11 +19,11 @@ const LOCK_FILE: &str = "daemon";
 pub(crate) struct DaemonLock {
     /// The lock, which is released on drop, or by the kernel if the process is killed.
     _lock: Lock,
-    known: Mutex<Known>,
+    known: Mutex<JournalReadings>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct JournalReadings {
     /// Transactions whose journals will not change any more.
     settled: BTreeSet<TransactionName>,
     /// Transactions that may still change; each has the journal length at which it was read.

@@ -60,7 +60,7 @@ pub use roll_back_error::RollBackError;
 pub use session_lock::AtExit;
 pub use transaction::{Standing, Transaction};
 pub use transaction_name::{NotATransaction, TransactionName};
-pub use undo::{Stuck, UndoState, Undone, UndoneChange};
+pub use undo::{UndoState, Undone, UndoneChange, UnrestoredSetting};
 pub use undo_script::undo_script;
 pub use unreadable::Unreadable;
 pub use verdicts::VERDICTS_MAX;

@@ -27,8 +27,8 @@ pub struct UndoneChange {
 /// The result of an undo: one result per change, in the order of undoing.
 #[derive(Debug, Default)]
 pub struct Undone {
-    /// Changes of steps that were begun, and changes that are in force although the journal does not record
-    /// them; each with its result.
+    /// The changes of each step that was started, and the changes that are in force although the journal does
+    /// not record them, each with its result.
     pub changes: Vec<UndoneChange>,
     /// Why the journal does not record the whole undo; `None` if it does. [`Self::changes`] describes the
     /// state of the host in either case.
@@ -37,7 +37,7 @@ pub struct Undone {
 
 /// A setting that could not be restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stuck {
+pub struct UnrestoredSetting {
     /// The change that could not be undone.
     pub change: Change,
     /// The current value, if it can be read.
@@ -54,7 +54,7 @@ pub enum UndoState {
     /// Everything that was written has been undone.
     Restored,
     /// Some settings could not be restored.
-    NotRestored(Vec<Stuck>),
+    NotRestored(Vec<UnrestoredSetting>),
 }
 
 impl Begun {
@@ -234,10 +234,10 @@ impl Undone {
     }
 
     /// Returns the settings that could not be restored.
-    pub fn stuck(&self) -> impl Iterator<Item = Stuck> + '_ {
+    pub fn stuck(&self) -> impl Iterator<Item = UnrestoredSetting> + '_ {
         self.changes.iter().filter_map(|UndoneChange { change, fate }| match fate {
             Fate::Stuck { found, cause, .. } => {
-                Some(Stuck { change: change.clone(), found: found.clone(), cause: cause.clone() })
+                Some(UnrestoredSetting { change: change.clone(), found: found.clone(), cause: cause.clone() })
             }
             Fate::AlreadyBack | Fate::Restored | Fate::Gone | Fate::LeftAlone { .. } => None,
         })
@@ -258,7 +258,7 @@ impl Undone {
 
     /// Returns the state of the host after the undo.
     pub fn host(&self) -> UndoState {
-        let stuck: Vec<Stuck> = self.stuck().collect();
+        let stuck: Vec<UnrestoredSetting> = self.stuck().collect();
         // Even if steps were begun, the host may be unchanged: the step may have failed before it changed
         // anything.
         if self.changes.iter().all(|change| change.fate == Fate::AlreadyBack) {
@@ -271,7 +271,7 @@ impl Undone {
     }
 }
 
-impl fmt::Display for Stuck {
+impl fmt::Display for UnrestoredSetting {
     /// Writes one line, such as `eth0 rx-4: gro-flush-timeout should be 0, is 20us: Operation not permitted
     /// (EPERM)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -17,7 +17,7 @@ use std::fmt::Write;
 
 use model::{Change, DeviceId, HostKnob, Setting};
 
-use call::{Call, Part, Words, one_line, quoted};
+use call::{Call, Part, ShellWords, one_line, quoted};
 
 use crate::knobs::{ObjectCookies, device_cookie_name};
 use crate::record::Begin;
@@ -67,7 +67,7 @@ pub fn undo_script(name: TransactionName, begin: &Begin) -> String {
 /// Returns the line of the script that undoes a change. The module of each knob family defines how a shell
 /// writes the knob; the table of knobs defines how the value is formatted.
 fn call(change: &Change, object_cookies: &ObjectCookies) -> Call {
-    let words = Words {
+    let words = ShellWords {
         what: quoted(&format!("{}: {}", change.to().object(), change.to().knob())),
         set: quoted(&change.to().for_tools()),
         old: quoted(&change.from().for_tools()),

@@ -20,7 +20,7 @@ pub(crate) const LOOK_AT_ALL_EVERY: Nanoseconds = Nanoseconds::from_millis(60_00
 const COMPARED_MAX: usize = 64;
 
 /// The observed host.
-pub(crate) struct Known {
+pub(crate) struct HostView {
     observer: Observer,
     host: Host,
     /// When to observe all processes again. This is necessary because changes of sockets cause no events.
@@ -31,7 +31,7 @@ pub(crate) struct Known {
     set_lately: Vec<Setting>,
 }
 
-impl Known {
+impl HostView {
     /// Observes a network namespace without its processes, all of which are then due to be observed.
     ///
     /// # Errors

@@ -116,7 +116,7 @@ enum Source {
 struct Followed {
     id: ProcessId,
     /// The epolls that the process had at the last scan.
-    known: BTreeMap<Identity, Seen>,
+    known: BTreeMap<Identity, ScannedEpoll>,
     /// Epolls that the kernel reported since the last scan.
     reported: Vec<Fd>,
     due: Instant,
@@ -129,7 +129,7 @@ struct Followed {
 
 /// An epoll as a scan found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+struct ScannedEpoll {
     fd: Fd,
     params: Option<EpollParams>,
 }
@@ -155,7 +155,7 @@ impl Followed {
     }
 }
 
-impl Seen {
+impl ScannedEpoll {
     /// Whether this is a new epoll that replaced an earlier one. A new epoll may have the kernel address and
     /// the descriptor of a closed one. But it has no parameters yet, and the closed one may have had some.
     fn replaces(&self, before: &Self) -> bool {
@@ -468,18 +468,18 @@ fn age(process: &ProcessId) -> Duration {
 }
 
 /// Scans a process with the iterator. An epoll with several descriptors is listed under the last.
-fn by_iterator(scanner: &EpollScanner, pid: Pid) -> Result<BTreeMap<Identity, Seen>, KernelError> {
+fn by_iterator(scanner: &EpollScanner, pid: Pid) -> Result<BTreeMap<Identity, ScannedEpoll>, KernelError> {
     let epolls = scanner.epolls(pid)?.into_iter();
     Ok(epolls
         .take(process::EPOLLS_MAX)
-        .map(|epoll| (Identity::File(epoll.file), Seen { fd: epoll.fd, params: epoll.params }))
+        .map(|epoll| (Identity::File(epoll.file), ScannedEpoll { fd: epoll.fd, params: epoll.params }))
         .collect())
 }
 
 /// The result of a scan of `/proc`.
 struct ProcScan {
     id: ProcessId,
-    epolls: BTreeMap<Identity, Seen>,
+    epolls: BTreeMap<Identity, ScannedEpoll>,
     children: Vec<Pid>,
     image: String,
 }
@@ -487,7 +487,7 @@ struct ProcScan {
 fn by_proc(id: &ProcessId) -> Result<ProcScan, Cause> {
     let process = PinnedProcess::reopen(id)?;
     let epolls = process::inspected_epolls(id)?.into_iter();
-    let epolls = epolls.map(|(fd, params)| (Identity::Descriptor(fd), Seen { fd, params })).collect();
+    let epolls = epolls.map(|(fd, params)| (Identity::Descriptor(fd), ScannedEpoll { fd, params })).collect();
     let image = match process.executable() {
         Ok(image) => image,
         // A zombie, which has no image.
@@ -538,7 +538,7 @@ mod test {
                 prefer_busy_poll: false,
                 events_only: false,
             };
-            Seen { fd: Fd(4), params: Some(params) }
+            ScannedEpoll { fd: Fd(4), params: Some(params) }
         };
         assert!(seen(0).replaces(&seen(64)));
         assert!(!seen(64).replaces(&seen(0)), "its parameters have been set");

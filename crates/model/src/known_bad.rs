@@ -50,8 +50,7 @@ pub enum When {
     InterruptOnIsolatedCpu,
 }
 
-/// The number of loaded BPF programs from which removing all of them at the same time is dangerous on some
-/// kernels.
+/// On some kernels, removing this many BPF programs or more at the same time is dangerous.
 pub const BPF_PROGRAMS_MANY: u32 = 1000;
 
 /// Whether a kernel has a fault.

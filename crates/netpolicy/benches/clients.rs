@@ -60,7 +60,7 @@ fn main() -> Done<()> {
 
 /// The figures that a client reports.
 #[derive(Debug, Default)]
-struct Said {
+struct ClientReport {
     requests: u64,
     /// The number of requests that were outstanding when the client ended. The client's count and netpolicy's
     /// may differ by this number.
@@ -74,8 +74,8 @@ fn measured(
     lab: &Lab,
     port: u16,
     processes: Vec<ProcessId>,
-    client: impl FnOnce() -> Done<Said>,
-) -> Done<(Said, Series, Option<Usage>)> {
+    client: impl FnOnce() -> Done<ClientReport>,
+) -> Done<(ClientReport, Series, Option<Usage>)> {
     let ports = LiveTarget::of(lab.server().id(), vec![port]);
     let mut sampler = Sampler::of_ports(&ports, processes, Duration::ZERO).map_err(|fault| fault.cause)?;
     sampler.begin().map_err(|fault| fault.cause)?;
@@ -90,7 +90,7 @@ fn measured(
 }
 
 /// Prints the client's and netpolicy's counts and percentiles on one line.
-fn compare(what: &str, said: &Said, series: &Series) {
+fn compare(what: &str, said: &ClientReport, series: &Series) {
     let summary = Summary::of(series, Vec::new());
     let off = 100.0 * (float(summary.requests) / float(said.requests) - 1.0);
     let mut line = format!(
@@ -170,7 +170,14 @@ fn http(connection: TcpStream) -> std::io::Result<()> {
 }
 
 /// Runs wrk with a script, and returns its figures; `in_flight` requests may be outstanding at its end.
-fn wrk(lab: &Lab, files: &Path, script: &str, arguments: &[&str], path: &str, in_flight: u64) -> Done<Said> {
+fn wrk(
+    lab: &Lab,
+    files: &Path,
+    script: &str,
+    arguments: &[&str],
+    path: &str,
+    in_flight: u64,
+) -> Done<ClientReport> {
     let file = files.join("script.lua");
     std::fs::write(&file, script)?;
     let (file, url) = (file.display().to_string(), format!("http://{SERVER_ADDRESS}:{PORT}{path}"));
@@ -182,7 +189,7 @@ fn wrk(lab: &Lab, files: &Path, script: &str, arguments: &[&str], path: &str, in
         let line = said.lines().map(str::trim).find(|line| line.starts_with(&of))?;
         Some((f64::from(percent) / 100.0, span(line.strip_prefix(&of)?.trim())?))
     });
-    Ok(Said {
+    Ok(ClientReport {
         requests: requests.ok_or("wrk says how many")?.parse()?,
         in_flight,
         percentiles: percentiles.collect(),
@@ -235,7 +242,7 @@ fn bodies() -> Done<()> {
                 (format!("@{}", body.display()), format!("http://{SERVER_ADDRESS}:{PORT}/[1-{UPLOADS}]"));
             let (said, series, _) = measured(&lab, PORT, Vec::new(), || {
                 run(&lab, "curl", &["-sS", "-H", "Expect: 100-continue", "--data-binary", &data, &url])?;
-                Ok(Said { requests: UPLOADS, ..Said::default() })
+                Ok(ClientReport { requests: UPLOADS, ..ClientReport::default() })
             })?;
             compare(&format!("curl, {size} bytes, head and body sent separately, {how}"), &said, &series);
         }
@@ -290,7 +297,7 @@ fn pipelined() -> Done<()> {
             let percentiles =
                 shares.into_iter().map(|(share, ms)| (share, Duration::from_secs_f64(ms / 1e3)));
             // The outstanding requests include redis-benchmark's query for the server's configuration.
-            Ok(Said { requests, in_flight: 4, percentiles: percentiles.collect() })
+            Ok(ClientReport { requests, in_flight: 4, percentiles: percentiles.collect() })
         })?;
         compare(&format!("redis-benchmark -t set -c8 -P {pipeline}"), &said, &series);
     }
@@ -303,7 +310,7 @@ fn pipelined() -> Done<()> {
         let (said, series, _) = measured(&lab, PORT, Vec::new(), || {
             wrk(&lab, files.path(), &script, &["-c4", "-d1s"], "/", 4 * depth)
         })?;
-        let said = Said { percentiles: Vec::new(), ..said };
+        let said = ClientReport { percentiles: Vec::new(), ..said };
         compare(&format!("wrk -c4, {depth} deep"), &said, &series);
     }
     Ok(())
@@ -341,7 +348,7 @@ fn http2() -> Done<()> {
     for streams in ["1", "2", "10", "20", "32"] {
         let (said, series, _) = measured(&lab, PORT, Vec::new(), || {
             run(&lab, "h2load", &["-n", &REQUESTS.to_string(), "-c", "4", "-m", streams, &url])?;
-            Ok(Said { requests: REQUESTS, ..Said::default() })
+            Ok(ClientReport { requests: REQUESTS, ..ClientReport::default() })
         })?;
         compare(&format!("h2load -c 4 -m {streams}"), &said, &series);
     }
@@ -447,7 +454,7 @@ fn dns() -> Done<()> {
     // The meter knows the server's address only after it has seen the first answer.
     window(&mut meter, &["-n", "1"])?;
     for rate in [2_000_u64, 10_000, 20_000] {
-        // The file of queries has two questions, so half as many rounds are needed.
+        // The file holds two queries, so half as many rounds are needed.
         let (rounds, at) = ((rate * SECONDS / 2).to_string(), rate.to_string());
         for more in [0, CAPTURES_MORE] {
             let captures = testkit::dns::Captures::start(&lab).map_err(failed)?;
@@ -467,7 +474,7 @@ fn dns() -> Done<()> {
                 Some((share, Duration::from_nanos(*wire.get(nth)?)))
             };
             let percentiles = [0.5, 0.9, 0.99].into_iter().filter_map(by_wire).collect();
-            let said = Said { requests: wire.len() as u64, in_flight: 0, percentiles };
+            let said = ClientReport { requests: wire.len() as u64, in_flight: 0, percentiles };
             compare(&format!("dnsperf -Q {rate}, {} captures of the queries", 1 + more), &said, &series);
         }
     }
@@ -513,7 +520,7 @@ fn reload(pid: Pid) {
 }
 
 /// Reads and removes pgbench's log of transactions.
-fn transactions(directory: &Path) -> Done<Said> {
+fn transactions(directory: &Path) -> Done<ClientReport> {
     let mut micros: Vec<u64> = Vec::new();
     for entry in std::fs::read_dir(directory)?.flatten() {
         if entry.file_name().to_string_lossy().starts_with("log") {
@@ -528,7 +535,7 @@ fn transactions(directory: &Path) -> Done<Said> {
         #[expect(clippy::cast_precision_loss, reason = "a percentage")]
         Some((percent as f64 / 100.0, Duration::from_micros(at(percent)?)))
     });
-    Ok(Said { requests: micros.len() as u64, in_flight: 0, percentiles: percentiles.collect() })
+    Ok(ClientReport { requests: micros.len() as u64, in_flight: 0, percentiles: percentiles.collect() })
 }
 
 /// A temporary cgroup (v2).

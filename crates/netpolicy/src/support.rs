@@ -99,7 +99,7 @@ pub const MECHANISMS: &[MechanismRow] = &[
     },
     MechanismRow {
         name: "eventbusy",
-        meaning: "epoll_wait that busy-waits for events only",
+        meaning: "epoll_wait that busy-waits for events, without polling a device",
         since: None,
         needs: &[
             MechanismNeed::Kernel("the patches in kernel/epoll-event-busy-loop", |host| {

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use made::{device, host, process_id, server, veth};
 use model::host::{Process, Socket, SocketState, Unread};
 use model::{Fd, Host, Label, Pid, PolicyName};
-use netpolicy::init::{FirstFile, Found, ListeningSocket};
+use netpolicy::init::{FirstFile, HostServices, ListeningSocket};
 use proptest::prelude::*;
 
 /// Adds sockets with these states and local addresses to a process.
@@ -36,17 +36,17 @@ const TCP: SocketState = SocketState::TcpListen;
 const UDP: SocketState = SocketState::Udp;
 
 /// Returns what netpolicy finds on a host when it can see the whole host.
-fn found(host: Host, cgroups: &[(u32, &str)]) -> Found {
+fn found(host: Host, cgroups: &[(u32, &str)]) -> HostServices {
     let sockets = host.processes.iter().flat_map(|process| &process.sockets);
     let listening: Vec<ListeningSocket> =
         sockets.filter_map(|s| ListeningSocket::of(s.inode, s.state, s.local, s.remote.is_some())).collect();
     let received = host.devices.iter().map(|device| (device.id, 1_000)).collect();
     let cgroups = cgroups.iter().map(|(pid, path)| (Pid(*pid), (*path).to_owned())).collect();
-    Found { host, cgroups, started_as: BTreeMap::new(), received, listening, notes: BTreeMap::new() }
+    HostServices { host, cgroups, started_as: BTreeMap::new(), received, listening, notes: BTreeMap::new() }
 }
 
 /// Returns a typical cache server, and the services that usually run next to it.
-fn cache_server() -> Found {
+fn cache_server() -> HostServices {
     let mut host = host();
     let mut eth0 = device(2, "eth0", &[259, 260]);
     eth0.link.speed_mbps = Some(25_000);

@@ -63,7 +63,7 @@ fn note_unsure(left: &[InferredIrqs], collected: &mut Collected) {
     }
     for (device, (queues, evidence)) in by_device {
         collected.note(format!(
-            "{device}: the driver does not report the queues of {queues} interrupt(s) (found by {evidence}): they are not pinned without --allow-inferred"
+            "{device}: {queues} interrupt(s) are not pinned: the driver does not report their queues, which were found by {evidence}; --allow-inferred pins them"
         ));
     }
 }

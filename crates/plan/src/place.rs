@@ -590,9 +590,9 @@ fn sockets_by_themselves(process: &Process, part: &mut PlacedRequest) -> Vec<Soc
     sockets
 }
 
-/// Places epolls of processes without a request in the request for the device on which their packets arrive.
-/// A mode without busy polling takes only epolls that prefer busy polling or busy-wait for events, because
-/// that would no longer help. All other epolls keep the application's settings.
+/// Assigns the epolls of processes that have no request of their own to the request for the device on which
+/// their packets arrive. If that request's mode does not busy-poll, only epolls that prefer busy polling or
+/// busy-wait for events are assigned, to turn that off. All other epolls keep the application's settings.
 fn place_epolls_of_devices(
     index: &Index<'_>,
     queues: &QueueClaims<'_>,

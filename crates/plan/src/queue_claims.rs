@@ -27,7 +27,7 @@ pub(crate) struct QueueClaims<'h> {
     /// The devices without a NAPI, whose packets may take another path.
     bare: Vec<&'h Device>,
     claims: Claims,
-    /// The devices whose queues a division assigns.
+    /// The devices whose queues are divided among several policies.
     divided: BTreeSet<DeviceId>,
     /// The inodes of the UDP sockets that receive only the datagrams of their queues.
     by_queue: BTreeSet<u64>,

@@ -167,11 +167,11 @@ struct Merging<'a> {
     kind: SectionKind,
     name: &'a str,
     /// The places in files that name the section.
-    at: Vec<Place<'a>>,
+    at: Vec<SectionSpan<'a>>,
     asks: Vec<(&'a KeyValue, &'a PolicyFile)>,
 }
 
-type Place<'a> = (&'a PolicyFile, Range<usize>);
+type SectionSpan<'a> = (&'a PolicyFile, Range<usize>);
 
 impl<'a> Merging<'a> {
     fn add(&mut self, file: &'a PolicyFile, section: &'a Section) {
@@ -192,7 +192,7 @@ impl<'a> Merging<'a> {
 
     fn mistakes(&self) -> Vec<Mistake> {
         let mut mistakes = Vec::new();
-        let mut wrong = |at: Place<'_>, message: String, help: &str| {
+        let mut wrong = |at: SectionSpan<'_>, message: String, help: &str| {
             let help = (!help.is_empty()).then(|| help.to_owned());
             mistakes.push(at.0.lines.mistake(&at.0.name, &at.0.text, at.1, message, help));
         };
@@ -246,7 +246,7 @@ impl<'a> Merging<'a> {
 
     /// Finds options about a missed goal without a goal or without anything to search, and a reaction to a
     /// proof without a `holdback`.
-    fn goal_that_contradicts(&self) -> Option<(Place<'a>, String, &'static str)> {
+    fn goal_that_contradicts(&self) -> Option<(SectionSpan<'a>, String, &'static str)> {
         let find = |is: fn(&Value) -> bool| self.asks.iter().find(|(asked, _)| is(&asked.value));
         let place = |(asked, file): &(&'a KeyValue, &'a PolicyFile)| (*file, asked.at.clone());
         if let Some(reaction) = find(|value| matches!(value, Value::OnReversed(_)))
@@ -275,7 +275,7 @@ impl<'a> Merging<'a> {
     }
 
     /// Finds timeouts that contradict each other on any host.
-    fn contradiction(&self) -> Option<(Place<'a>, String)> {
+    fn contradiction(&self) -> Option<(SectionSpan<'a>, String)> {
         let (mut defer, mut flush, mut suspend) = (None, None, None);
         for (asked, _) in &self.asks {
             if let Value::Delivery(mode) = asked.value {

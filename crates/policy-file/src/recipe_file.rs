@@ -106,7 +106,7 @@ impl RecipeFile {
 /// Parses a recipe file.
 ///
 /// # Errors
-/// If the text has mistakes: all of them, each with its place.
+/// Returns every mistake in the text, with its position.
 pub fn parse_recipes(name: &str, text: &str) -> Result<RecipeFile, Mistakes> {
     let mut reader = Reader {
         name,

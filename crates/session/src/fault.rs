@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use apply::{
-    CommitError, CommitFault, ConfirmError, JournalError, KeepError, RollBackError, Stuck, TransactionName,
+    CommitError, CommitFault, ConfirmError, JournalError, KeepError, RollBackError, TransactionName,
+    UnrestoredSetting,
 };
 use linux::{Cause, KernelError};
 use model::Host;
@@ -207,7 +208,7 @@ impl From<RollBackError> for Fault {
     fn from(error: RollBackError) -> Self {
         match error {
             RollBackError::Incomplete { name, undone, undo_script } => {
-                let stuck: Vec<Stuck> = undone.stuck().collect();
+                let stuck: Vec<UnrestoredSetting> = undone.stuck().collect();
                 let host = HostState::after_undo(undone.host(), Some(undo_script));
                 Self {
                     exit: Exit::NotRestored,

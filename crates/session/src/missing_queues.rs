@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use apply::{Knobs, Stuck, TransactionName};
+use apply::{Knobs, TransactionName, UnrestoredSetting};
 use linux::{Cause, Kernel, KernelError, Netns};
 use model::{ChannelKind, DeviceId, NicKnob, Object, Setting, quoted};
 
 /// Returns the commands that recreate the queues of these settings and then roll back; `None` if all these
 /// queues exist.
 pub fn recovery_commands<'s>(
-    stuck: impl IntoIterator<Item = &'s Stuck>,
+    stuck: impl IntoIterator<Item = &'s UnrestoredSetting>,
     transactions: &[TransactionName],
 ) -> Option<String> {
     let mut kernel = Kernel::new();
     let mut queues: BTreeMap<(DeviceId, ChannelKind), u32> = BTreeMap::new();
-    for Stuck { change, .. } in stuck {
+    for UnrestoredSetting { change, .. } in stuck {
         let (device, kind, index) = match change.from().object() {
             Object::Queue(queue) => (queue.device, ChannelKind::Rx, queue.index.0),
             Object::TxQueue(queue) => (queue.device, ChannelKind::Tx, queue.index.0),

@@ -24,7 +24,8 @@ impl Session {
         self.state_dir.join("searches.json")
     }
 
-    /// Returns the results of searches; empty if there is no such file.
+    /// Returns the recorded results of earlier searches for settings. Without the file of searches, there are
+    /// none.
     ///
     /// # Errors
     /// If the file cannot be read, or is not in the daemon's format.

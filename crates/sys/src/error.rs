@@ -23,10 +23,10 @@ pub struct KernelError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// The kernel returned an error code.
-    #[error("{}", Words(*.0))]
+    #[error("{}", ErrnoText(*.0))]
     Errno(Errno),
     /// The kernel returned an error code and a message.
-    #[error("{} \"{message}\"", Words(*.errno))]
+    #[error("{} \"{message}\"", ErrnoText(*.errno))]
     Extack {
         /// The error code.
         errno: Errno,
@@ -34,7 +34,7 @@ pub enum Cause {
         message: String,
     },
     /// The kernel returned an error code, and the missing privilege or property is known.
-    #[error("{}, needs {needs}", Words(*.errno))]
+    #[error("{}, needs {needs}", ErrnoText(*.errno))]
     Denied {
         /// The error code.
         errno: Errno,
@@ -169,9 +169,9 @@ pub const fn is_absent(errno: Errno) -> bool {
 }
 
 /// The name of an error code and the C library's text for it.
-struct Words(Errno);
+struct ErrnoText(Errno);
 
-impl fmt::Display for Words {
+impl fmt::Display for ErrnoText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = std::io::Error::from_raw_os_error(self.0.raw_os_error()).to_string();
         f.write_str(words.split(" (os error").next().unwrap_or(&words))?;

@@ -41,10 +41,10 @@ struct Options {
     /// Number of keys.
     #[arg(long, default_value_t = 10_000)]
     keys: u32,
-    /// Bytes per key, or fb_key.
+    /// Bytes per key, or `fb_key`: the distribution of key sizes in Facebook's ETC workload.
     #[arg(long, default_value = "30")]
     key_size: KeySize,
-    /// Bytes per value, or fb_value.
+    /// Bytes per value, or `fb_value`: the distribution of value sizes in Facebook's ETC workload.
     #[arg(long, default_value = "200")]
     value_size: ValueSize,
     /// Do not set the keys before the run.

@@ -129,7 +129,7 @@ impl From<Fingerprint> for Cookie {
 mod test {
     use super::*;
     use crate::Table;
-    use crate::{Batch, Expected, Found};
+    use crate::{Batch, Expected, RuleMatch};
     use netlink::attr::AttrBuf;
 
     const RULE: &str =
@@ -173,12 +173,12 @@ mod test {
         ] {
             let terse_rule = terse(&marked(&line), priority, handle);
             let mut file = expected(&line);
-            assert_eq!(file.match_by_cookie(&terse_rule), Some(Found::Expected(1)), "{line}");
-            assert_eq!(file.match_by_cookie(&terse_rule), Some(Found::Again), "{line}");
+            assert_eq!(file.match_by_cookie(&terse_rule), Some(RuleMatch::Expected(1)), "{line}");
+            assert_eq!(file.match_by_cookie(&terse_rule), Some(RuleMatch::Again), "{line}");
             assert_eq!(file.missing(), [0_u32; 0]);
             // A full dump is compared without the cookie, which the file does not contain.
             let dumped = Filter { priority, handle, ..marked(&line) };
-            assert_eq!(expected(&line).match_rule(&dumped), Found::Expected(1), "{line}");
+            assert_eq!(expected(&line).match_rule(&dumped), RuleMatch::Expected(1), "{line}");
         }
     }
 
@@ -195,7 +195,7 @@ mod test {
         }
         assert_eq!(
             expected(&RULE.replace("prio 1", "prio 2")).match_by_cookie(&terse_rule),
-            Some(Found::Unasked)
+            Some(RuleMatch::Unasked)
         );
         // The cookie does not identify a rule if it is a user's own or missing.
         let own = RULE.replace("drop", "drop cookie 11223344556677889900aabbccddeeff");
@@ -204,7 +204,7 @@ mod test {
         // A rule that was changed but kept our cookie is a different rule.
         let mut changed = marked(RULE);
         changed.actions.clone_from(&marked(&RULE.replace("10.0.0.1", "10.0.0.2")).actions);
-        assert_eq!(expected(RULE).match_rule(&changed), Found::Different(1));
+        assert_eq!(expected(RULE).match_rule(&changed), RuleMatch::Different(1));
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub struct Expected {
 
 /// The result of comparing a dumped rule with the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum RuleMatch {
     /// The rule is the one on this line of the file.
     Expected(u32),
     /// The file has a different rule with this handle, on this line.
@@ -186,10 +186,10 @@ impl Expected {
     }
 
     /// Compares a dumped rule with the rules of the file.
-    pub fn match_rule(&mut self, rule: &Filter) -> Found {
+    pub fn match_rule(&mut self, rule: &Filter) -> RuleMatch {
         let (place, _) = place_of(rule);
         if !self.is_asked(rule.group(), place) {
-            return Found::Unasked;
+            return RuleMatch::Unasked;
         }
         if let Some(found) = self.find(rule) {
             return found;
@@ -206,11 +206,11 @@ impl Expected {
             return found;
         }
         if !self.unmanaged.insert((place, rule.handle)) {
-            return Found::Again;
+            return RuleMatch::Again;
         }
         match self.named.get(&(place, rule.classifier.canonical_handle(rule.handle))) {
-            Some(named) => Found::Different(named.line),
-            None => self.find_diminished(rule).map_or(Found::Extra, Found::Different),
+            Some(named) => RuleMatch::Different(named.line),
+            None => self.find_diminished(rule).map_or(RuleMatch::Extra, RuleMatch::Different),
         }
     }
 
@@ -237,9 +237,9 @@ impl Expected {
     /// A cookie identifies the rule that was loaded ([`crate::Marker`]). The kernel replaces the cookie
     /// together with the actions of a rule, but the cookie may remain if only the action is changed, by its
     /// index.
-    pub fn match_by_cookie(&mut self, rule: &Terse) -> Option<Found> {
+    pub fn match_by_cookie(&mut self, rule: &Terse) -> Option<RuleMatch> {
         if !self.is_asked(rule.group, rule.group) {
-            return Some(Found::Unasked);
+            return Some(RuleMatch::Unasked);
         }
         let content = Fingerprint::of_bytes(rule.cookie?.whole()?);
         let whole = content.with_handle(rule.handle);
@@ -257,7 +257,7 @@ impl Expected {
     }
 
     /// Matches a dumped rule if it is in the file.
-    fn find(&mut self, rule: &Filter) -> Option<Found> {
+    fn find(&mut self, rule: &Filter) -> Option<RuleMatch> {
         let (place, of_table) = place_of(rule);
         let handle = rule.classifier.canonical_handle(rule.handle);
         let identity = (place.priority, rule.handle);
@@ -278,15 +278,15 @@ impl Expected {
         (place, handle): (Group, u32),
         (whole, content): (Fingerprint, Fingerprint),
         identity: Identity,
-    ) -> Option<Found> {
+    ) -> Option<RuleMatch> {
         if let Some(named) = self.named.get_mut(&(place, handle))
             && named.content == whole
         {
             if std::mem::replace(&mut named.found, true) {
-                return Some(Found::Again);
+                return Some(RuleMatch::Again);
             }
             self.matched.push(Matched::Named(place, handle));
-            return Some(Found::Expected(named.line));
+            return Some(RuleMatch::Expected(named.line));
         }
         if place.priority == 0 { None } else { self.match_nameless((place, content), identity) }
     }
@@ -297,13 +297,13 @@ impl Expected {
         place: Group,
         (whole, content): (Fingerprint, Fingerprint),
         identity: Identity,
-    ) -> Option<Found> {
+    ) -> Option<RuleMatch> {
         if !may_be_chosen(place) {
             return None;
         }
         for content in [whole, content] {
             if let Some(found) = self.match_nameless((chosen(place), content), identity) {
-                if let Found::Expected(line) = found {
+                if let RuleMatch::Expected(line) = found {
                     self.placed.push((chosen(place), place.priority, line));
                 }
                 return Some(found);
@@ -312,15 +312,15 @@ impl Expected {
         None
     }
 
-    fn match_nameless(&mut self, key: (Group, Fingerprint), identity: Identity) -> Option<Found> {
+    fn match_nameless(&mut self, key: (Group, Fingerprint), identity: Identity) -> Option<RuleMatch> {
         let all = self.nameless.get_mut(&key)?;
         if all.iter().any(|nameless| nameless.found == Some(identity)) {
-            return Some(Found::Again);
+            return Some(RuleMatch::Again);
         }
         let place = all.iter().position(|nameless| nameless.found.is_none())?;
         all[place].found = Some(identity);
         self.matched.push(Matched::Nameless(key, place));
-        Some(Found::Expected(all[place].line))
+        Some(RuleMatch::Expected(all[place].line))
     }
 
     /// Whether all rules of a hook are of kinds that [`Expected::match_by_cookie`] supports.
@@ -472,14 +472,14 @@ mod test {
     #[test]
     fn a_rule_without_a_priority_is_known_by_its_content_and_its_turn() {
         let mut file = expected(&format!("{A}{B}{A}"));
-        assert_eq!(file.match_rule(&dumped(A, 0xbffe, 1)), Found::Expected(1));
-        assert_eq!(file.match_rule(&dumped(A, 0xc000, 1)), Found::Expected(3));
+        assert_eq!(file.match_rule(&dumped(A, 0xbffe, 1)), RuleMatch::Expected(1));
+        assert_eq!(file.match_rule(&dumped(A, 0xc000, 1)), RuleMatch::Expected(3));
         assert_eq!(file.missing(), [2]);
-        assert_eq!(file.match_rule(&dumped(B, 0xbfff, 1)), Found::Expected(2));
-        assert_eq!(file.match_rule(&dumped(B, 0xbff0, 1)), Found::Extra);
+        assert_eq!(file.match_rule(&dumped(B, 0xbfff, 1)), RuleMatch::Expected(2));
+        assert_eq!(file.match_rule(&dumped(B, 0xbff0, 1)), RuleMatch::Extra);
         assert_eq!(
             file.match_rule(&dumped(B, 7, 1)),
-            Found::Unasked,
+            RuleMatch::Unasked,
             "not a priority that the kernel chooses"
         );
     }
@@ -490,12 +490,12 @@ mod test {
         let text = format!("{A}{B}{c}");
         let mut file = expected(&text);
         for (rule, priority) in [(c.as_str(), 0xbffe), (B, 0xbfff), (A, 0xc000)] {
-            assert!(matches!(file.match_rule(&dumped(rule, priority, 1)), Found::Expected(_)));
+            assert!(matches!(file.match_rule(&dumped(rule, priority, 1)), RuleMatch::Expected(_)));
         }
         assert_eq!(file.misplaced(), [0_u32; 0]);
         let mut file = expected(&text);
         for (rule, priority) in [(B, 0xbffe), (A, 0xbfff), (c.as_str(), 0xc000)] {
-            assert!(matches!(file.match_rule(&dumped(rule, priority, 1)), Found::Expected(_)));
+            assert!(matches!(file.match_rule(&dumped(rule, priority, 1)), RuleMatch::Expected(_)));
         }
         assert_eq!(file.misplaced(), [3]);
     }
@@ -509,8 +509,13 @@ mod test {
             let found = [(named, 7), (B, 8), (A, 9), (B, 7)]
                 .map(|(rule, handle)| file.match_rule(&dumped(rule, 1, handle)));
             match found {
-                [Found::Expected(1), Found::Expected(2), Found::Extra, Found::Different(1)] => {}
-                [Found::Again, Found::Again, Found::Again, Found::Again] => {}
+                [
+                    RuleMatch::Expected(1),
+                    RuleMatch::Expected(2),
+                    RuleMatch::Extra,
+                    RuleMatch::Different(1),
+                ] => {}
+                [RuleMatch::Again, RuleMatch::Again, RuleMatch::Again, RuleMatch::Again] => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -522,13 +527,13 @@ mod test {
         file.mark();
         for _ in 0..3 {
             file.back_to_mark();
-            assert_eq!(file.match_rule(&dumped(A, 0xc000, 1)), Found::Expected(1));
-            assert_eq!(file.match_rule(&dumped(B, 1, 1)), Found::Expected(2));
+            assert_eq!(file.match_rule(&dumped(A, 0xc000, 1)), RuleMatch::Expected(1));
+            assert_eq!(file.match_rule(&dumped(B, 1, 1)), RuleMatch::Expected(2));
         }
         file.back_to_mark();
         assert_eq!(file.missing(), [1, 2]);
         // Matches from before the mark remain.
-        assert_eq!(file.match_rule(&dumped(A, 0xc000, 1)), Found::Expected(1));
+        assert_eq!(file.match_rule(&dumped(A, 0xc000, 1)), RuleMatch::Expected(1));
         file.mark();
         file.back_to_mark();
         assert_eq!(file.missing(), [2]);
@@ -553,10 +558,10 @@ mod test {
         let mut file = expected(&format!("{marked}{marked}"));
         for line in [1, 2] {
             let stands = dumped_u32(&plain, 0x8000_0800 + line, 0x8000_0000);
-            assert_eq!(file.match_rule(&stands), Found::Different(line));
+            assert_eq!(file.match_rule(&stands), RuleMatch::Different(line));
         }
-        assert_eq!(file.match_rule(&dumped_u32(&plain, 0x8000_0805, 0x8000_0000)), Found::Extra);
-        assert_eq!(file.match_rule(&dumped_u32(marked, 0x8000_0806, 0x8000_0000)), Found::Expected(1));
+        assert_eq!(file.match_rule(&dumped_u32(&plain, 0x8000_0805, 0x8000_0000)), RuleMatch::Extra);
+        assert_eq!(file.match_rule(&dumped_u32(marked, 0x8000_0806, 0x8000_0000)), RuleMatch::Expected(1));
     }
 
     /// Returns a u32 rule as in a dump, with its full handle and the root table of its priority.
@@ -577,20 +582,20 @@ mod test {
         let root = 0x8010_0000;
         let mut file = expected(&format!("{FIRST}{TABLE}{IN_TABLE}"));
         // A rule of the root table differs from a rule of another table, even if both match the same packets.
-        assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8020_1800, root)), Found::Expected(3));
-        assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8020_1801, root)), Found::Extra);
-        assert_eq!(file.match_rule(&dumped_u32(TABLE, 0x8020_0000, root)), Found::Expected(2));
-        assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8010_0800, root)), Found::Expected(1));
-        assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8010_0801, root)), Found::Extra);
+        assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8020_1800, root)), RuleMatch::Expected(3));
+        assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8020_1801, root)), RuleMatch::Extra);
+        assert_eq!(file.match_rule(&dumped_u32(TABLE, 0x8020_0000, root)), RuleMatch::Expected(2));
+        assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8010_0800, root)), RuleMatch::Expected(1));
+        assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8010_0801, root)), RuleMatch::Extra);
         // The file may name the root table by the number that the kernel assigned, or not at all.
         for handle in ["handle 801::5 u32", "handle ::5 u32", "handle ::5 u32 ht 801:"] {
             let mut file = expected(&FIRST.replace("u32 match", &format!("{handle} match")));
             assert_eq!(
                 file.match_rule(&dumped_u32(FIRST, 0x8010_0005, root)),
-                Found::Expected(1),
+                RuleMatch::Expected(1),
                 "{handle}"
             );
-            assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8020_0005, root)), Found::Extra, "{handle}");
+            assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8020_0005, root)), RuleMatch::Extra, "{handle}");
         }
     }
 
@@ -603,7 +608,7 @@ mod test {
         for there in [here, "ingress protocol ip", "egress protocol ipv6"] {
             let mut file = expected(&file);
             for again in [false, true] {
-                let found = |expected| if again { Found::Again } else { Found::Expected(expected) };
+                let found = |expected| if again { RuleMatch::Again } else { RuleMatch::Expected(expected) };
                 let dumped = dumped_u32(&of(there, table), 0x50_0000, 0x8000_0000);
                 assert_eq!(file.match_rule(&dumped), found(1), "{there}");
                 let dumped = dumped_u32(&of(there, rule), 0x50_1007, 0x8000_0000);
@@ -614,7 +619,7 @@ mod test {
         // The rules in a root table belong to a single chain.
         let mut file = expected(&of(here, "u32 match u32 1 1"));
         let elsewhere = dumped_u32(&of("ingress protocol ip", "u32 match u32 1 1"), 0x8000_0800, 0x8000_0000);
-        assert_eq!(file.match_rule(&elsewhere), Found::Unasked);
+        assert_eq!(file.match_rule(&elsewhere), RuleMatch::Unasked);
         assert_eq!(file.missing(), [1]);
     }
 

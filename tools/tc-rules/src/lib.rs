@@ -37,7 +37,7 @@ pub use batch::{Batch, ReadError};
 pub use classifier::Classifier;
 pub use command::{Command, Filter, Group, Hook, Listings, Verb};
 pub use cookie::{Marker, Terse};
-pub use expected::{Expected, Found};
+pub use expected::{Expected, RuleMatch};
 pub use lookup::{Lookup, Pinned, Table};
 pub use percpu::NoPercpu;
 pub use sharing::Sharing;

@@ -242,7 +242,7 @@ fn holds(line: &str) {
     assert_eq!(decoded.canonical(), rule.canonical(), "\n{line}");
     let mut expected = Expected::default();
     expected.add(&rule, 1);
-    assert!(matches!(expected.match_rule(&decoded), tc_rules::Found::Expected(1)), "{line}");
+    assert!(matches!(expected.match_rule(&decoded), tc_rules::RuleMatch::Expected(1)), "{line}");
 }
 
 proptest! {

@@ -190,7 +190,7 @@ fn read(text: &[u8]) {
                 let _ = decoded.decode(&out.as_bytes()[16..]);
                 let mut expected = Expected::default();
                 expected.add(&rule, line);
-                assert!(matches!(expected.match_rule(&rule), tc_rules::Found::Expected(_)), "{rule:?}");
+                assert!(matches!(expected.match_rule(&rule), tc_rules::RuleMatch::Expected(_)), "{rule:?}");
                 if let Some(words) = rule.words(&mut table).filter(|_| rule.verb == tc_rules::Verb::Add) {
                     let mut again = Batch::new(words.as_bytes());
                     match again.next_command(&mut table) {

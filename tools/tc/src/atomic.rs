@@ -19,11 +19,11 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::FdFlags;
 use session::{Exit, Fault, HostState};
 use tc_rules::kernel::{Devices, Loader, Options, Refused, dump, undo};
-use tc_rules::{Classifier, Filter, Found, Group, Hook, NoPercpu};
+use tc_rules::{Classifier, Filter, Group, Hook, NoPercpu, RuleMatch};
 
 use super::diff::expected;
 use super::file::BatchFile;
-use super::place::Stuck;
+use super::place::UnremovedRules;
 use super::survey::Survey;
 use super::swap::{Places, Swap};
 use cli::Context;
@@ -123,7 +123,7 @@ impl Undo {
             dump::rules(netns, hook, |dumped| {
                 // If the dump restarts, keep what was found before: a rule that is dumped again still exists.
                 if let dump::Dumped::Rule(rule) = dumped
-                    && let Found::Expected(line) | Found::Different(line) = expected.match_rule(rule)
+                    && let RuleMatch::Expected(line) | RuleMatch::Different(line) = expected.match_rule(rule)
                 {
                     taken.get_or_insert(line);
                 }
@@ -145,7 +145,7 @@ impl Undo {
         netns: &Netns,
         file: &BatchFile,
         devices: &mut Devices<'_>,
-    ) -> Result<Vec<Stuck>, Fault> {
+    ) -> Result<Vec<UnremovedRules>, Fault> {
         let mut stuck = Vec::new();
         let mut there: BTreeMap<Hook, BTreeSet<Group>> = BTreeMap::new();
         for (group, cause) in undo::groups(netns, &self.fresh)? {
@@ -154,7 +154,7 @@ impl Undo {
                 Entry::Vacant(unknown) => unknown.insert(dump::groups(netns, group.hook)?),
             };
             if there.contains(&group) {
-                stuck.push(Stuck::group(&group, cause, devices));
+                stuck.push(UnremovedRules::group(&group, cause, devices));
             }
         }
         for chain in &self.chains {
@@ -164,7 +164,7 @@ impl Undo {
             // Without a priority, the message refers to the whole chain.
             for (group, cause) in undo::groups(netns, &[Group { priority: 0, ..*chain }])? {
                 if dump::chains(netns, group.hook)?.contains(&group.chain) {
-                    stuck.push(Stuck::group(&group, cause, devices));
+                    stuck.push(UnremovedRules::group(&group, cause, devices));
                 }
             }
         }
@@ -186,7 +186,9 @@ impl Undo {
                 refused.map(|refused| (refused.line, refused.cause())).collect();
             let left = self.left_of(&refused.keys().copied().collect(), netns, file, devices)?;
             let left = refused.into_iter().filter(|(line, _)| left.contains(line));
-            stuck.extend(left.map(|(line, cause)| Stuck { what: format!("{}:{line}", file.name()), cause }));
+            stuck.extend(
+                left.map(|(line, cause)| UnremovedRules { what: format!("{}:{line}", file.name()), cause }),
+            );
         }
         Ok(stuck)
     }
@@ -209,7 +211,7 @@ impl Undo {
         for hook in self.shared.iter().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
             let dumped = dump::rules(netns, hook, |dumped| {
                 if let dump::Dumped::Rule(rule) = dumped
-                    && let Found::Expected(line) | Found::Different(line) = expected.match_rule(rule)
+                    && let RuleMatch::Expected(line) | RuleMatch::Different(line) = expected.match_rule(rule)
                 {
                     left.insert(line);
                 }
@@ -259,9 +261,9 @@ const TURN_REPORTED_AFTER: Duration = Duration::from_secs(2);
 /// A lock that keeps other loads from adding rules between the inspection of a namespace and the load. The
 /// kernel releases it when its last holder exits.
 #[derive(Debug)]
-pub(super) struct Turn(OwnedFd);
+pub(super) struct LoadLock(OwnedFd);
 
-impl Turn {
+impl LoadLock {
     /// Waits for the lock.
     pub(super) fn take(netns: &Netns, context: &Context) -> Result<Self, Fault> {
         let failed = |error: io::Error| Fault::file("the lock of the network namespace", error);
@@ -318,7 +320,7 @@ pub(super) struct Guarded(Child);
 impl Guarded {
     /// Starts the guard. It inherits the file as its standard output, to read the rules again if necessary,
     /// and the descriptor of the namespace, with which this load holds the lock.
-    pub(super) fn start(undo: &Undo, turn: &Turn, file: &BatchFile) -> Result<Self, Fault> {
+    pub(super) fn start(undo: &Undo, turn: &LoadLock, file: &BatchFile) -> Result<Self, Fault> {
         let failed = |error| Fault::file("the guard of an atomic load", error);
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.arg("--netns").arg(turn.path());
@@ -387,7 +389,7 @@ pub(crate) fn guard(context: &Context) -> Result<Exit, Fault> {
 }
 
 /// Returns the error of a load of which these rules or chains could not be removed.
-pub(super) fn not_restored(words: impl Into<String>, stuck: &[Stuck]) -> Fault {
+pub(super) fn not_restored(words: impl Into<String>, stuck: &[UnremovedRules]) -> Fault {
     let stuck = stuck.iter().map(ToString::to_string).collect();
     Fault::new(Exit::NotRestored, words.into()).leaving(HostState::NotRestored { stuck, undo: None })
 }

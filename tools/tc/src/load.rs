@@ -9,7 +9,7 @@ use session::{Exit, Fault, HostState};
 use tc_rules::Command;
 use tc_rules::kernel::{Account, Devices, Encoder, Loader, Options};
 
-use super::atomic::{Guarded, Turn, Undo, not_restored, not_taken_back};
+use super::atomic::{Guarded, LoadLock, Undo, not_restored, not_taken_back};
 use super::by_tc::ByTc;
 use super::diff::{expected, match_rules};
 use super::file::BatchFile;
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
             "--resume cannot determine whether tc has executed this line: move such lines to a separate file";
         return Err(Fault::new(Exit::Refused, format!("{}:{line}: {words}; nothing was sent", file.name())));
     }
-    let turn = alone.then(|| Turn::take(&netns, context)).transpose()?;
+    let turn = alone.then(|| LoadLock::take(&netns, context)).transpose()?;
     let swap = match arguments.swap {
         Some(priority) => Some(Swap::prepare(&netns, priority, &file, &survey)?),
         None => None,

@@ -8,12 +8,12 @@ use tc_rules::{Group, Lookup as _, command, number};
 
 /// A place whose rules could not be removed, with the reason.
 #[derive(Debug)]
-pub(super) struct Stuck {
+pub(super) struct UnremovedRules {
     pub(super) what: String,
     pub(super) cause: Cause,
 }
 
-impl Stuck {
+impl UnremovedRules {
     /// Records that the rules of a priority, or of a chain, could not be removed.
     pub(super) fn group(group: &Group, cause: Cause, devices: &mut Devices<'_>) -> Self {
         Self { what: place(group, devices), cause }
@@ -44,7 +44,7 @@ pub(super) fn place(group: &Group, devices: &mut Devices<'_>) -> String {
     what
 }
 
-impl fmt::Display for Stuck {
+impl fmt::Display for UnremovedRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.what, self.cause)
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use session::page::{Page, RecordSchema, Report, Style, record, to_json};
 use tc_rules::classifier::Offload;
-use tc_rules::{Expected, Filter, Found, Lookup};
+use tc_rules::{Expected, Filter, Lookup, RuleMatch};
 
 use session::count;
 
@@ -292,11 +292,11 @@ impl DiffReport {
     }
 
     /// Counts a dumped rule.
-    pub(crate) fn count(&mut self, rule: &Filter, found: Found, lookup: &mut dyn Lookup) {
+    pub(crate) fn count(&mut self, rule: &Filter, found: RuleMatch, lookup: &mut dyn Lookup) {
         match found {
-            Found::Expected(_) => self.same += 1,
-            Found::Different(line) => self.different.push(line),
-            Found::Extra => {
+            RuleMatch::Expected(_) => self.same += 1,
+            RuleMatch::Different(line) => self.different.push(line),
+            RuleMatch::Extra => {
                 self.extra += 1;
                 if self.extra_rules.len() < EXTRA_LISTED_MAX {
                     let words = match rule.has_lost_device() {
@@ -306,14 +306,14 @@ impl DiffReport {
                     self.extra_rules.extend(words);
                 }
             }
-            Found::Unasked | Found::Again => return,
+            RuleMatch::Unasked | RuleMatch::Again => return,
         }
         self.count_offload(rule.classifier.offload());
     }
 
     /// Counts a rule that was recognised by its cookie.
-    pub(crate) fn count_by_cookie(&mut self, offload: Offload, found: Found) {
-        if let Found::Expected(_) = found {
+    pub(crate) fn count_by_cookie(&mut self, offload: Offload, found: RuleMatch) {
+        if let RuleMatch::Expected(_) = found {
             self.same += 1;
             self.by_cookie += 1;
             self.count_offload(Some(offload));

@@ -13,7 +13,7 @@ use tc_rules::kernel::{Devices, Loader, Options, Refused, dump, undo};
 use tc_rules::{Batch, Command, Filter, Group, Hook, Table, Verb};
 
 use super::file::BatchFile;
-use super::place::Stuck;
+use super::place::UnremovedRules;
 use super::survey::Survey;
 
 /// The chains into which rules are put, by hook. At other hooks, rules stay in the chains that the file
@@ -65,12 +65,12 @@ impl Places {
 #[derive(Debug)]
 pub(super) struct Swap {
     priority: u16,
-    turns: Vec<Turn>,
+    turns: Vec<HookLoad>,
 }
 
 /// The part of the load for one hook.
 #[derive(Debug)]
-struct Turn {
+struct HookLoad {
     hook: Hook,
     /// The chain that is in force before the switch, if any.
     old: Option<u32>,
@@ -111,7 +111,7 @@ impl Swap {
             if highest == Control::CHAIN_MAX {
                 return Err(refused("the chain with the highest number is in use".to_owned()));
             }
-            turns.push(Turn { hook, old: look.leads_to, new: highest + 1 });
+            turns.push(HookLoad { hook, old: look.leads_to, new: highest + 1 });
         }
         Ok(Self { priority, turns })
     }
@@ -132,7 +132,7 @@ impl Swap {
 
     /// Returns the new chains, each with the priority of the rule that leads to it.
     pub(super) fn groups(&self) -> Vec<Group> {
-        let group = |turn: &Turn| Group { hook: turn.hook, chain: turn.new, priority: self.priority };
+        let group = |turn: &HookLoad| Group { hook: turn.hook, chain: turn.new, priority: self.priority };
         self.turns.iter().map(group).collect()
     }
 
@@ -159,11 +159,14 @@ impl Swap {
     }
 
     /// Removes the previous chains. Returns what could not be removed.
-    pub(super) fn remove_old(&self, netns: &Netns) -> Result<Vec<Stuck>, Fault> {
-        let old = |turn: &Turn| turn.old.map(|chain| Group { hook: turn.hook, chain, priority: 0 });
+    pub(super) fn remove_old(&self, netns: &Netns) -> Result<Vec<UnremovedRules>, Fault> {
+        let old = |turn: &HookLoad| turn.old.map(|chain| Group { hook: turn.hook, chain, priority: 0 });
         let groups: Vec<Group> = self.turns.iter().filter_map(old).collect();
         let (stuck, mut devices) = (undo::groups(netns, &groups)?, Devices::of(netns));
-        Ok(stuck.into_iter().map(|(group, cause)| Stuck::group(&group, cause, &mut devices)).collect())
+        Ok(stuck
+            .into_iter()
+            .map(|(group, cause)| UnremovedRules::group(&group, cause, &mut devices))
+            .collect())
     }
 }
 

@@ -110,13 +110,13 @@ impl Operator {
     }
 
     /// Runs the netpolicy command, and expects this exit code.
-    pub fn runs(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
-        Said::of(arguments, &self.netpolicy(arguments).output()?, code)
+    pub fn runs(&self, arguments: &[&str], code: i32) -> Result<CommandOutput, Failed> {
+        CommandOutput::of(arguments, &self.netpolicy(arguments).output()?, code)
     }
 
     /// Like [`Operator::runs`], in the namespace of this test.
-    pub fn runs_here(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
-        Said::of(arguments, &self.netpolicy_here(arguments).output()?, code)
+    pub fn runs_here(&self, arguments: &[&str], code: i32) -> Result<CommandOutput, Failed> {
+        CommandOutput::of(arguments, &self.netpolicy_here(arguments).output()?, code)
     }
 
     /// Returns the netpolicy command with the same policy files and another state directory.
@@ -129,16 +129,21 @@ impl Operator {
     }
 
     /// Like [`Operator::runs`], with another state directory.
-    pub fn runs_elsewhere(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
-        Said::of(arguments, &self.netpolicy_elsewhere(arguments).output()?, code)
+    pub fn runs_elsewhere(&self, arguments: &[&str], code: i32) -> Result<CommandOutput, Failed> {
+        CommandOutput::of(arguments, &self.netpolicy_elsewhere(arguments).output()?, code)
     }
 
     /// Like [`Operator::runs`], with this state directory.
-    pub fn runs_with_state(&self, state: &Path, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+    pub fn runs_with_state(
+        &self,
+        state: &Path,
+        arguments: &[&str],
+        code: i32,
+    ) -> Result<CommandOutput, Failed> {
         let mut command = Command::new(netpolicy());
         command.arg("--state-dir").arg(state).arg("--policy-dir").arg(self.scratch.path("policy.d"));
         command.arg(format!("--netns=pid:{}", self.lab.server_pid())).args(arguments).stdin(Stdio::null());
-        Said::of(arguments, &command.output()?, code)
+        CommandOutput::of(arguments, &command.output()?, code)
     }
 
     /// Returns the netpolicy command, to be run in a private mount namespace with a file system of this size
@@ -162,17 +167,26 @@ impl Operator {
     }
 
     /// Like [`Operator::runs`], as an unprivileged user with a separate journal.
-    pub fn runs_as_nobody(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+    pub fn runs_as_nobody(&self, arguments: &[&str], code: i32) -> Result<CommandOutput, Failed> {
         self.runs_as_nobody_after("mount -t sysfs sysfs /sys", arguments, code)
     }
 
     /// Like [`Operator::runs_as_nobody`], but with the `/sys` of this test's namespace, as after `nsenter
     /// --net`.
-    pub fn runs_as_nobody_with_our_sysfs(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+    pub fn runs_as_nobody_with_our_sysfs(
+        &self,
+        arguments: &[&str],
+        code: i32,
+    ) -> Result<CommandOutput, Failed> {
         self.runs_as_nobody_after("true", arguments, code)
     }
 
-    fn runs_as_nobody_after(&self, first: &str, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+    fn runs_as_nobody_after(
+        &self,
+        first: &str,
+        arguments: &[&str],
+        code: i32,
+    ) -> Result<CommandOutput, Failed> {
         const NOBODY: u32 = 65_534;
         // Copy the program: only root may be able to enter the build directory.
         let (binary, state) = (self.scratch.path("netpolicy"), self.scratch.path("nobodys"));
@@ -188,7 +202,7 @@ impl Operator {
         command.arg(format!("--net=/proc/{}/ns/net", self.lab.server_pid()));
         command.args(["unshare", "--mount", "sh", "-c", &inside, &NOBODY.to_string()]).arg(binary);
         command.arg("--state-dir").arg(&state).arg("--policy-dir").arg(self.scratch.path("policy.d"));
-        Said::of(arguments, &command.args(arguments).stdin(Stdio::null()).output()?, code)
+        CommandOutput::of(arguments, &command.args(arguments).stdin(Stdio::null()).output()?, code)
     }
 
     /// Starts the netpolicy command and leaves it running. Its output goes to a file, which
@@ -296,12 +310,12 @@ impl Drop for Started {
 }
 
 /// The output of a command: its data, and its messages.
-pub struct Said {
+pub struct CommandOutput {
     pub data: String,
     pub words: String,
 }
 
-impl Said {
+impl CommandOutput {
     fn of(arguments: &[&str], output: &Output, code: i32) -> Result<Self, Failed> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let said = Self { data: text(&output.stdout), words: text(&output.stderr) };

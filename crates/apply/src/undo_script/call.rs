@@ -11,27 +11,33 @@ pub(super) struct Call {
 impl Call {
     /// Creates a call that runs in a network namespace. `of` is inserted between the description of the
     /// change and its two values.
-    pub(super) fn in_netns(needs: &[Part], words: &Words, netns: NetnsId, function: &str, of: &str) -> Self {
-        let Words { what, set, old } = words;
+    pub(super) fn in_netns(
+        needs: &[Part],
+        words: &ShellWords,
+        netns: NetnsId,
+        function: &str,
+        of: &str,
+    ) -> Self {
+        let ShellWords { what, set, old } = words;
         let needs = [&[Part::Device, Part::Netns], needs].concat();
         Self { needs, line: format!("in_netns {netns} {function} {what} {of} {set} {old}") }
     }
 
     /// Creates a call that can run in any namespace.
-    pub(super) fn anywhere(needs: &[Part], words: &Words, function: &str, of: &str) -> Self {
-        let Words { what, set, old } = words;
+    pub(super) fn anywhere(needs: &[Part], words: &ShellWords, function: &str, of: &str) -> Self {
+        let ShellWords { what, set, old } = words;
         Self { needs: needs.to_vec(), line: format!("{function} {what} {of} {set} {old}") }
     }
 
     /// Creates a call of the shell function `device_file`, which writes a device's file in sysfs.
-    pub(super) fn device_file(words: &Words, device: DeviceId, which: &str, file: &str) -> Self {
+    pub(super) fn device_file(words: &ShellWords, device: DeviceId, which: &str, file: &str) -> Self {
         let needs = [Part::File, Part::DeviceFile];
         Self::in_netns(&needs, words, device.netns, "device_file", &format!("{which} {file}"))
     }
 }
 
 /// The description of a change and its two values, each as one shell word.
-pub(super) struct Words {
+pub(super) struct ShellWords {
     pub(super) what: String,
     /// The value that the transaction set.
     pub(super) set: String,

@@ -2,9 +2,9 @@
 
 use model::{IrqKnob, IrqNumber};
 
-use super::call::{Call, Part, Words};
+use super::call::{Call, Part, ShellWords};
 
-pub(super) fn call(words: &Words, irq: IrqNumber, knob: &IrqKnob) -> Call {
+pub(super) fn call(words: &ShellWords, irq: IrqNumber, knob: &IrqKnob) -> Call {
     match knob {
         IrqKnob::Affinity(_) => {
             Call::anywhere(&[Part::File], words, "file", &format!("/proc/irq/{irq}/smp_affinity_list"))

@@ -3,9 +3,9 @@
 
 use model::{KthreadKnob, RxQueue};
 
-use super::call::{Call, Part, Words};
+use super::call::{Call, Part, ShellWords};
 
-pub(super) fn call(words: &Words, queue: RxQueue, which: &str, knob: &KthreadKnob) -> Call {
+pub(super) fn call(words: &ShellWords, queue: RxQueue, which: &str, knob: &KthreadKnob) -> Call {
     let kind = match knob {
         KthreadKnob::Affinity(_) => "cpus",
         KthreadKnob::Scheduling(_) => "class",

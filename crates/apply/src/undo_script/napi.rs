@@ -2,9 +2,9 @@
 
 use model::{NapiKnob, RxQueue};
 
-use super::call::{Call, Part, Words};
+use super::call::{Call, Part, ShellWords};
 
-pub(super) fn call(words: &Words, queue: RxQueue, which: &str, knob: &NapiKnob) -> Call {
+pub(super) fn call(words: &ShellWords, queue: RxQueue, which: &str, knob: &NapiKnob) -> Call {
     let attribute = knob.facts().name;
     Call::in_netns(
         &[Part::Napi],

@@ -2,10 +2,10 @@
 
 use model::{ChannelKind, DeviceId, NicKnob, RingKind};
 
-use super::call::{Call, Part, Words, quoted};
+use super::call::{Call, Part, ShellWords, quoted};
 use super::queueing;
 
-pub(super) fn call(words: &Words, device: DeviceId, which: &str, knob: &NicKnob) -> Call {
+pub(super) fn call(words: &ShellWords, device: DeviceId, which: &str, knob: &NicKnob) -> Call {
     let ethtool = |kind: &str, word: &str| by_ethtool(words, device, which, kind, word);
     let netns = device.netns;
     match knob {
@@ -41,7 +41,7 @@ pub(super) fn call(words: &Words, device: DeviceId, which: &str, knob: &NicKnob)
 }
 
 /// Creates a call for a knob that ethtool sets; `kind` and `word` are ethtool's names.
-pub(super) fn by_ethtool(words: &Words, device: DeviceId, which: &str, kind: &str, word: &str) -> Call {
+pub(super) fn by_ethtool(words: &ShellWords, device: DeviceId, which: &str, kind: &str, word: &str) -> Call {
     let of = format!("{which} {kind} {}", quoted(word));
     Call::in_netns(&[Part::Nic, Part::Ethtool], words, device.netns, "by_ethtool", &of)
 }

@@ -2,12 +2,12 @@
 
 use model::{EpollId, ProcessKnob, RingId, SocketId, ThreadId};
 
-use super::call::{Call, Part, Words, quoted};
+use super::call::{Call, Part, ShellWords, quoted};
 
 /// Why the script does not remove a BPF program.
 const NO_BPF: &str = "a shell cannot identify the BPF program; netpolicy rollback can, and the kernel frees it with the last listener";
 
-pub(super) fn call(words: &Words, knob: &ProcessKnob) -> Call {
+pub(super) fn call(words: &ShellWords, knob: &ProcessKnob) -> Call {
     match knob {
         ProcessKnob::Epoll(EpollId { process, fd }, _) => {
             let of = format!("{} {} {fd}", process.pid, process.started);

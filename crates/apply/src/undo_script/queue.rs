@@ -2,10 +2,10 @@
 
 use model::{DeviceId, RxQueue, RxQueueKnob, TxQueue, TxQueueKnob};
 
-use super::call::{Call, Part, Words};
+use super::call::{Call, Part, ShellWords};
 use super::nic;
 
-pub(super) fn rx(words: &Words, queue: RxQueue, which: &str, knob: &RxQueueKnob) -> Call {
+pub(super) fn rx(words: &ShellWords, queue: RxQueue, which: &str, knob: &RxQueueKnob) -> Call {
     let file = format!("queues/rx-{}/{}", queue.index, knob.facts().name);
     match knob {
         RxQueueKnob::Coalescing(param, _) => {
@@ -16,10 +16,10 @@ pub(super) fn rx(words: &Words, queue: RxQueue, which: &str, knob: &RxQueueKnob)
     }
 }
 
-pub(super) fn tx(words: &Words, queue: TxQueue, which: &str, knob: &TxQueueKnob) -> Call {
+pub(super) fn tx(words: &ShellWords, queue: TxQueue, which: &str, knob: &TxQueueKnob) -> Call {
     mask(words, queue.device, which, &format!("queues/tx-{}/{}", queue.index, knob.facts().name))
 }
 
-fn mask(words: &Words, device: DeviceId, which: &str, file: &str) -> Call {
+fn mask(words: &ShellWords, device: DeviceId, which: &str, file: &str) -> Call {
     Call::in_netns(&[Part::MaskFile], words, device.netns, "mask_file", &format!("{which} {file}"))
 }

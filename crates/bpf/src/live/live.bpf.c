@@ -779,9 +779,9 @@ int BPF_PROG(live_drops, int reason, struct sock *sk)
 
 /*
  * Called when any packet is dropped. A dropped datagram, which no one reads or
- * answers, would shift the pairing of its peer's other datagrams. If a packet
- * capture shares the packet, its address has changed by now, and it is not
- * recognised.
+ * answers, would shift the pairing of its peer's other datagrams. A datagram
+ * is known by the address of its sk_buff, so one that a packet capture shares,
+ * and that was cloned since, is not recognised.
  */
 SEC("?tp_btf/kfree_skb")
 int BPF_PROG(live_discards, struct sk_buff *skb)

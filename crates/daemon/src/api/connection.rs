@@ -13,7 +13,7 @@ use linux::peer::{UnixPeer, owner};
 use model::{Finding, Pid};
 use serde_json::{Map, Value, json};
 
-use super::connection_stats::{CLIENTS_MAX, Place};
+use super::connection_stats::{CLIENTS_MAX, ConnectionSlot};
 use super::job;
 use super::log_budget::Whose;
 use super::method::{self, DESCRIPTION, INTERFACE, Method, SERVICE, SERVICE_DESCRIPTION, VarlinkError};
@@ -92,7 +92,7 @@ pub(super) struct Connection {
     stream: UnixStream,
     peer: UnixPeer,
     office: Rc<Office>,
-    _place: Place,
+    _place: ConnectionSlot,
     frames: Frames,
     /// When the first byte of a message that is still incomplete arrived.
     begun: Option<Instant>,
@@ -110,7 +110,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(stream: UnixStream, peer: UnixPeer, office: Rc<Office>, place: Place) -> Self {
+    pub(super) fn new(stream: UnixStream, peer: UnixPeer, office: Rc<Office>, place: ConnectionSlot) -> Self {
         let now = Instant::now();
         Self {
             stream,
@@ -338,7 +338,7 @@ impl Connection {
     }
 
     /// Returns a function that sends the delayed reply to a call and then allows the client's next call.
-    fn later(&mut self, call: &VarlinkCall) -> Box<dyn FnOnce(job::Found) + Send> {
+    fn later(&mut self, call: &VarlinkCall) -> Box<dyn FnOnce(job::QueryResult) + Send> {
         lock(&self.out).pending = true;
         let (out, oneway) = (Arc::clone(&self.out), call.oneway);
         Box::new(move |found| {
@@ -350,7 +350,7 @@ impl Connection {
         })
     }
 
-    fn answer(&mut self, call: &VarlinkCall, found: job::Found) {
+    fn answer(&mut self, call: &VarlinkCall, found: job::QueryResult) {
         if !call.oneway {
             lock(&self.out).put(&reply(found));
         }
@@ -477,7 +477,7 @@ impl Source for Connection {
     }
 }
 
-fn reply(found: job::Found) -> VarlinkReply {
+fn reply(found: job::QueryResult) -> VarlinkReply {
     match found {
         Ok(parameters) => VarlinkReply { parameters, ..VarlinkReply::default() },
         Err(VarlinkError { error, parameters }) => {
@@ -502,7 +502,7 @@ pub(super) fn reject(mut stream: &UnixStream) {
     let _ = stream.write_all(&encode(&reply(Err(VarlinkError::busy(words)))));
 }
 
-fn said(answer: Answer) -> job::Found {
+fn said(answer: Answer) -> job::QueryResult {
     match answer {
         Answer::Done { summary, changes, transactions, notes, pending } => Ok(object(json!({
             "summary": summary,
@@ -533,7 +533,7 @@ fn info() -> Map<String, Value> {
     }))
 }
 
-fn description(interface: &str) -> job::Found {
+fn description(interface: &str) -> job::QueryResult {
     let text = match interface {
         INTERFACE => DESCRIPTION,
         SERVICE => SERVICE_DESCRIPTION,

@@ -90,7 +90,7 @@ impl ConnectionStats {
     }
 
     /// Counts a new connection of a user, if the limits allow it.
-    pub(super) fn enter(self: &Rc<Self>, client: Entrant, whose: Whose) -> Option<Place> {
+    pub(super) fn enter(self: &Rc<Self>, client: Entrant, whose: Whose) -> Option<ConnectionSlot> {
         let mut clients = self.clients.borrow_mut();
         let all: usize = clients.values().sum();
         let count = |is: &dyn Fn(&Entrant) -> bool| -> usize {
@@ -119,18 +119,18 @@ impl ConnectionStats {
         }
         *clients.entry(client).or_insert(0) += 1;
         self.count(|tally| tally.accepted += 1);
-        Some(Place { stats: Rc::clone(self), client })
+        Some(ConnectionSlot { stats: Rc::clone(self), client })
     }
 }
 
 /// A counted connection. Dropping this value makes room for another connection.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ConnectionSlot {
     stats: Rc<ConnectionStats>,
     client: Entrant,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut clients = self.stats.clients.borrow_mut();
         if let Some(count) = clients.get_mut(&self.client) {
@@ -146,7 +146,7 @@ impl Drop for Place {
 mod test {
     use super::*;
 
-    fn enter(stats: &Rc<ConnectionStats>, owner: ProcessOwner, is_trusted: bool) -> Option<Place> {
+    fn enter(stats: &Rc<ConnectionStats>, owner: ProcessOwner, is_trusted: bool) -> Option<ConnectionSlot> {
         let is_trusted = is_trusted || owner == ProcessOwner::User(0);
         stats.enter(Entrant { owner, is_trusted }, Whose::User(1000))
     }
@@ -154,15 +154,16 @@ mod test {
     #[test]
     fn users_share_the_room_and_leave_root_some() {
         let stats = ConnectionStats::new(|_| {});
-        let mut places: Vec<Place> = Vec::new();
+        let mut places: Vec<ConnectionSlot> = Vec::new();
         for uid in 1000..1010 {
             places.extend((0..20).filter_map(|_| enter(&stats, ProcessOwner::User(uid), false)));
         }
         assert_eq!(places.len(), CLIENTS_OF_OTHERS_MAX);
-        let members: Vec<Place> =
+        let members: Vec<ConnectionSlot> =
             (2000..2010).filter_map(|uid| enter(&stats, ProcessOwner::User(uid), true)).collect();
         assert_eq!(members.len(), CLIENTS_BUT_ROOT_MAX - CLIENTS_OF_OTHERS_MAX, "members of the group");
-        let roots: Vec<Place> = (0..100).filter_map(|_| enter(&stats, ProcessOwner::User(0), true)).collect();
+        let roots: Vec<ConnectionSlot> =
+            (0..100).filter_map(|_| enter(&stats, ProcessOwner::User(0), true)).collect();
         assert_eq!(roots.len(), CLIENTS_MAX - CLIENTS_BUT_ROOT_MAX);
         drop(places);
         assert!(enter(&stats, ProcessOwner::User(1000), false).is_some());
@@ -172,7 +173,7 @@ mod test {
     #[test]
     fn users_of_other_user_namespaces_leave_the_others_room() {
         let stats = ConnectionStats::new(|_| {});
-        let others: Vec<Place> =
+        let others: Vec<ConnectionSlot> =
             (0..65_536).filter_map(|_| enter(&stats, ProcessOwner::OfOtherUserNamespaces, false)).collect();
         assert_eq!(others.len(), CLIENTS_PER_USER_MAX);
         assert!(enter(&stats, ProcessOwner::User(1000), false).is_some());

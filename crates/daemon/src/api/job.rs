@@ -21,13 +21,13 @@ pub const JOBS_MAX: usize = 2;
 pub type QueryHandler = Arc<dyn Fn(&Question) -> Result<Map<String, Value>, VarlinkError> + Send + Sync>;
 
 /// The answer to a query.
-pub(super) type Found = Result<Map<String, Value>, VarlinkError>;
+pub(super) type QueryResult = Result<Map<String, Value>, VarlinkError>;
 
 /// A query that a thread is answering. The thread holds the other end of the pipe until it is done.
 struct Job {
     done: PipeReader,
-    answer: Receiver<Found>,
-    reply: Option<Box<dyn FnOnce(Found) + Send>>,
+    answer: Receiver<QueryResult>,
+    reply: Option<Box<dyn FnOnce(QueryResult) + Send>>,
     running: Rc<Cell<usize>>,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn start(
     answer_query: &QueryHandler,
     running: &Rc<Cell<usize>>,
     registrar: &mut Registrar,
-    reply: Box<dyn FnOnce(Found) + Send>,
+    reply: Box<dyn FnOnce(QueryResult) + Send>,
 ) -> Result<(), VarlinkError> {
     if running.get() >= JOBS_MAX || registrar.room() == 0 {
         return Err(VarlinkError::busy(format!("too many queries are running (limit {JOBS_MAX})")));

@@ -51,7 +51,7 @@ pub fn run(path: &Path, operator: &dyn Operator) -> Result<Exit, Fault> {
             operator.say(&format!("{who} was rejected: connection limit reached ({CLIENTS_MAX})"));
             continue;
         }
-        let place = Place(Arc::clone(&clients));
+        let place = ConnectionSlot(Arc::clone(&clients));
         let serve = move || {
             // Ignore a broken connection: the client will reconnect.
             let _ = serve(stream, &peer);
@@ -64,9 +64,9 @@ pub fn run(path: &Path, operator: &dyn Operator) -> Result<Exit, Fault> {
 }
 
 /// A connection that counts towards the limit. Dropping this value releases its place, even after a panic.
-struct Place(Arc<AtomicUsize>);
+struct ConnectionSlot(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -31,7 +31,7 @@ use crate::goals::Goals;
 use crate::guards::{GuardedTrials, REVERTED, TrialResult, WAITS};
 use crate::held::HeldSettings;
 use crate::instance_lock::{InstanceLock, LockClaim};
-use crate::known::Known;
+use crate::known::HostView;
 use crate::options::{DaemonOptions, OnStop};
 use crate::reconciler::{HostEvent, Reconciler, until};
 use crate::rejections::Rejections;
@@ -65,7 +65,7 @@ pub(crate) struct Daemon<'a> {
     /// The sources of the daemon's events.
     pub(crate) sources: EventSources,
     /// The observed host.
-    pub(crate) known: Known,
+    pub(crate) known: HostView,
     /// All requests, and the processes that they match.
     pub(crate) requests: RequestTable,
     /// The last plan for all requests.
@@ -130,7 +130,7 @@ impl<'a> Daemon<'a> {
             .map_err(|(path, error)| Fault::file(path, error).hint(UNREADABLE))?;
         let files = Files::watch(watched_directories(session, journal.directory().to_owned()));
         let sources = EventSources::open(&netns, event_loop, files)?;
-        let known = Known::open(netns, now())?;
+        let known = HostView::open(netns, now())?;
         let goals = Goals::watched_by(event_loop)?;
         let guards = GuardedTrials::watched_by(event_loop)?;
         let mut daemon = Self {

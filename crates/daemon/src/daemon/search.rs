@@ -142,9 +142,9 @@ impl Daemon<'_> {
         search.begin(rung.mode, in_force, attempt.begun);
         let (tries, _) = search.tries_of_the_day(attempt.begun);
         self.quality.search.searches.services.insert(name.clone(), search);
-        // If it is not recorded, the try would not count against the daily limit after a restart.
+        // Without a record, the attempt would not count against the daily limit after a restart.
         if let Err(error) = self.session.keep_searches(&self.quality.search.searches) {
-            self.not_attempted(&attempt, format!("the try cannot be recorded: {error}"));
+            self.not_attempted(&attempt, format!("the attempt cannot be recorded: {error}"));
             return false;
         }
         if let Err(fault) = self.quality.guards.judge(changes, judging, self.session.clone()) {

@@ -105,9 +105,9 @@ pub struct TryParams {
 
 /// The words of a command line. An option and its value are one word, so a value cannot be mistaken for
 /// another option.
-struct Words(Vec<OsString>);
+struct CommandLine(Vec<OsString>);
 
-impl Words {
+impl CommandLine {
     fn new(command: &str) -> Self {
         Self(vec![command.into()])
     }
@@ -190,7 +190,8 @@ impl WatchParams {
     /// `Refused` with the command's exit code, naming the invalid parameter.
     pub fn call(self) -> Result<SessionCall, VarlinkError> {
         let seconds = seconds(self.seconds, WATCH_SECONDS)?;
-        let words = Words::new("watch").value("seconds", Some(seconds))?.value("sample", self.sample)?;
+        let words =
+            CommandLine::new("watch").value("seconds", Some(seconds))?.value("sample", self.sample)?;
         Ok(words.service(self.service)?.call(SessionKind::Watch, seconds))
     }
 }
@@ -203,7 +204,7 @@ impl CompareParams {
     pub fn call(self) -> Result<SessionCall, VarlinkError> {
         let seconds = seconds(self.seconds, COMPARE_SECONDS)?;
         let metrics = self.metrics.map(|metrics| metrics.join(","));
-        let words = Words::new("compare")
+        let words = CommandLine::new("compare")
             .candidates("a", self.instead_of.map(|one| vec![one]))?
             .candidates("b", Some(self.candidates))?
             .value("seconds", Some(seconds))?
@@ -225,7 +226,7 @@ impl TuneParams {
     pub fn call(self) -> Result<SessionCall, VarlinkError> {
         let seconds = seconds(self.seconds, TUNE_SECONDS)?;
         let changes_settings = self.dry_run != Some(true);
-        let words = Words::new("tune")
+        let words = CommandLine::new("tune")
             .value("goal", Some(self.goal))?
             .value("guard", self.guard)?
             .candidates("candidate", self.candidates)?
@@ -249,7 +250,7 @@ impl TryParams {
     /// See [`WatchParams::call`].
     pub fn call(self) -> Result<SessionCall, VarlinkError> {
         let seconds = seconds(self.seconds, TRY_SECONDS)?;
-        let words = Words::new("try")
+        let words = CommandLine::new("try")
             .value("seconds", Some(seconds))?
             .value("guard", self.guard)?
             .values("on", self.on)?;

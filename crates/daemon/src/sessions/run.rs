@@ -157,7 +157,7 @@ impl Sessions {
         let work = move || {
             // Dropping this value ends the session, even if the thread panics, before the client's next call
             // is handled.
-            let mut place = Place { sessions: &sessions, id, outcome: SessionOutcome::Failed };
+            let mut place = SessionGuard { sessions: &sessions, id, outcome: SessionOutcome::Failed };
             let held = match sink(SessionEvent::Begun(id)) {
                 true => sessions.hold_if_needed(id, &call, &caller, &cancelled),
                 false => Err(cancelled_early()),
@@ -283,13 +283,13 @@ impl Sessions {
 }
 
 /// A session that counts as running. Dropping this value ends the session.
-struct Place<'a> {
+struct SessionGuard<'a> {
     sessions: &'a Sessions,
     id: u64,
     outcome: SessionOutcome,
 }
 
-impl Drop for Place<'_> {
+impl Drop for SessionGuard<'_> {
     fn drop(&mut self) {
         self.sessions.forget(self.id, self.outcome);
     }

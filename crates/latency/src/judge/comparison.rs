@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::live::{Estimator, MeasuredService, ServiceSelection, Turn, Watcher, moderation_differs};
+use crate::live::{Estimator, MeasuredService, ServiceSelection, WatchEvent, Watcher, moderation_differs};
 use crate::measure::foresight::{Foresight, Sight};
 use crate::measure::live::Unpaired;
 use crate::measure::live::series::requests_for;
@@ -661,12 +661,12 @@ impl<'a> Comparison<'a> {
         signals: &mut Signals,
     ) -> Result<Result<(Figures, LiveWindow), Broken>, Fault> {
         match self.watcher.turn(Instant::now() + self.options.guard, signals)? {
-            Turn::Window(shown) => {
+            WatchEvent::Window(shown) => {
                 let figures = Figures::of(&shown.window, shown.cost.service, shown.cost.delivery);
                 Ok(Ok((figures, shown.window)))
             }
-            Turn::Ended => Ok(Err(Broken::Restart)),
-            Turn::Interrupted => Ok(Err(Broken::Interrupted)),
+            WatchEvent::Ended => Ok(Err(Broken::Restart)),
+            WatchEvent::Interrupted => Ok(Err(Broken::Interrupted)),
         }
     }
 

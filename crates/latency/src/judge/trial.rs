@@ -568,7 +568,7 @@ impl<'a> GuardedTrial<'a> {
 
     /// Measures one window of all services at the same time. Also returns whether the machine stalled during
     /// the window.
-    fn window(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<Result<Measured, Early>, Fault> {
+    fn window(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<Result<WindowFigures, Early>, Fault> {
         let began = Instant::now();
         if let Some(early) = self.wait(began + self.settles, stop) {
             return Ok(Err(early));
@@ -649,7 +649,7 @@ impl<'a> GuardedTrial<'a> {
 }
 
 /// The figures of each service in a window, and why the window is not valid, if it is not.
-type Measured = (Vec<Figures>, Option<Unfair>);
+type WindowFigures = (Vec<Figures>, Option<Unfair>);
 
 /// Whether writing a plan stops traffic, so that the plan cannot be repeated every second.
 fn is_disruptive(plan: &Plan) -> bool {

@@ -35,4 +35,4 @@ pub use subject::ListeningService;
 pub use target::{MeasuredService, ServiceSelection};
 pub use thread_names::ThreadNames;
 pub use totals::{SpanTotals, Totals};
-pub use watcher::{INTERVAL, MeasuredWindow, Turn, Watcher};
+pub use watcher::{INTERVAL, MeasuredWindow, WatchEvent, Watcher};

@@ -30,7 +30,7 @@ pub struct Watcher {
 
 /// The result of one turn of [`Watcher::turn`].
 #[derive(Debug)]
-pub enum Turn {
+pub enum WatchEvent {
     /// A window.
     Window(Box<MeasuredWindow>),
     /// All processes of the service have exited.
@@ -80,7 +80,7 @@ impl Watcher {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn turn(&mut self, due: Instant, signals: &mut Signals) -> Result<Turn, Fault> {
+    pub fn turn(&mut self, due: Instant, signals: &mut Signals) -> Result<WatchEvent, Fault> {
         if let Some(early) = self.wait(due, signals) {
             return Ok(early);
         }
@@ -91,8 +91,8 @@ impl Watcher {
         match early {
             // Keep the window if the service received requests in it before it exited.
             Some(early) if shown.window.counts.arrivals == 0 => Ok(early),
-            Some(Turn::Interrupted) => Ok(Turn::Interrupted),
-            _ => Ok(Turn::Window(Box::new(shown))),
+            Some(WatchEvent::Interrupted) => Ok(WatchEvent::Interrupted),
+            _ => Ok(WatchEvent::Window(Box::new(shown))),
         }
     }
 
@@ -109,17 +109,17 @@ impl Watcher {
     }
 
     /// Waits until this moment. Returns early, with the reason, if the service exits or a signal arrives.
-    fn wait(&self, until: Instant, signals: &mut Signals) -> Option<Turn> {
+    fn wait(&self, until: Instant, signals: &mut Signals) -> Option<WatchEvent> {
         loop {
             if signals.take().is_some() {
-                return Some(Turn::Interrupted);
+                return Some(WatchEvent::Interrupted);
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return None;
             }
             if !self.sampler.runs() {
-                return Some(Turn::Ended);
+                return Some(WatchEvent::Ended);
             }
             std::thread::sleep(left.min(TURN));
         }

@@ -4,7 +4,7 @@ use crate::measure::switchback::{Metric, MetricChange, Switchback};
 use crate::measure::tuning::Tuner;
 use linux::machine::Machine;
 use model::proof::Proof;
-use session::page::picture::{Moment, Place, Role, course, html, scatter};
+use session::page::picture::{Moment, PlottedSetting, Role, course, html, scatter};
 
 use crate::judge::pairs;
 
@@ -14,7 +14,7 @@ const P99: &str = "99th percentile, µs";
 
 /// Returns the candidates of a comparison as points of p99 and CPU time per request. Omits candidates without
 /// pairs of both.
-pub fn places(switchback: &Switchback, winner: Option<usize>) -> Vec<Place> {
+pub fn places(switchback: &Switchback, winner: Option<usize>) -> Vec<PlottedSetting> {
     let names = switchback.names();
     let mut places = Vec::new();
     for (candidate, name) in names.iter().enumerate().skip(1) {
@@ -29,8 +29,8 @@ pub fn places(switchback: &Switchback, winner: Option<usize>) -> Vec<Place> {
 }
 
 /// Creates a point. The coordinates are converted from nanoseconds.
-fn place(name: &str, cpu: Option<f64>, p99: Option<f64>, role: Role) -> Option<Place> {
-    Some(Place { name: name.to_owned(), x: cpu? / 1e3, y: p99? / 1e3, role })
+fn place(name: &str, cpu: Option<f64>, p99: Option<f64>, role: Role) -> Option<PlottedSetting> {
+    Some(PlottedSetting { name: name.to_owned(), x: cpu? / 1e3, y: p99? / 1e3, role })
 }
 
 /// Returns the HTML page of a comparison.

@@ -15,14 +15,14 @@ const RENAMED: &str = "4";
 
 /// Whether a condition holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ConditionResult {
     Yes,
     No,
     /// netpolicy cannot tell whether the condition holds; the text is the condition as written.
     Unknown(String),
 }
 
-impl Verdict {
+impl ConditionResult {
     pub(super) const fn of(holds: bool) -> Self {
         if holds { Self::Yes } else { Self::No }
     }
@@ -131,8 +131,8 @@ impl<'h> DeviceFacts<'h> {
 
     /// Resolves an unknown verdict by the file that udev has recorded for the device: that file matched, and
     /// earlier files did not. A file that was changed after udev wrote the record may match now.
-    pub(super) fn resolve(&self, file: &LinkFile, verdict: Verdict) -> Verdict {
-        let Verdict::Unknown(_) = &verdict else { return verdict };
+    pub(super) fn resolve(&self, file: &LinkFile, verdict: ConditionResult) -> ConditionResult {
+        let ConditionResult::Unknown(_) = &verdict else { return verdict };
         let Some(applied) = self.property("ID_NET_LINK_FILE") else { return verdict };
         let is_older = file
             .written_from
@@ -140,8 +140,8 @@ impl<'h> DeviceFacts<'h> {
             .all(|path| modified(path).zip(self.recorded).is_some_and(|(file, record)| file <= record));
         match file_name(Path::new(applied)).cmp(&file_name(&file.path)) {
             _ if !is_older => verdict,
-            std::cmp::Ordering::Equal => Verdict::Yes,
-            std::cmp::Ordering::Greater => Verdict::No,
+            std::cmp::Ordering::Equal => ConditionResult::Yes,
+            std::cmp::Ordering::Greater => ConditionResult::No,
             std::cmp::Ordering::Less => verdict,
         }
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use model::host::{ConflictingTool, ConflictingToolKind};
 
-use super::facts::{DeviceFacts, LinkFile, LinkLine, Verdict, mac, meets};
+use super::facts::{ConditionResult, DeviceFacts, LinkFile, LinkLine, mac, meets};
 use super::files::{drop_ins, file_name, ini, place};
 use super::values;
 
@@ -113,9 +113,9 @@ pub(super) fn link_lines(
         for file in &files {
             let verdict = facts.resolve(file, matches(&file.conditions, facts));
             let condition = match verdict {
-                Verdict::No => continue,
-                Verdict::Yes => None,
-                Verdict::Unknown(condition) => Some(condition),
+                ConditionResult::No => continue,
+                ConditionResult::Yes => None,
+                ConditionResult::Unknown(condition) => Some(condition),
             };
             found.extend(file.lines.iter().map(|line| ConflictingTool {
                 device: Some(facts.device.id.name.as_str().to_owned()),
@@ -132,7 +132,7 @@ pub(super) fn link_lines(
 }
 
 /// Whether `[Match]` matches a device. Without a condition it matches no device: systemd ignores such a file.
-fn matches(conditions: &[(String, String)], facts: &DeviceFacts<'_>) -> Verdict {
+fn matches(conditions: &[(String, String)], facts: &DeviceFacts<'_>) -> ConditionResult {
     let mut by_key: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (key, value) in conditions {
         let values = by_key.entry(key).or_default();
@@ -141,23 +141,25 @@ fn matches(conditions: &[(String, String)], facts: &DeviceFacts<'_>) -> Verdict 
     }
     by_key.retain(|_, values| !values.is_empty());
     if by_key.is_empty() {
-        return Verdict::No;
+        return ConditionResult::No;
     }
-    by_key.iter().fold(Verdict::Yes, |so_far, (key, values)| so_far.and(condition(key, values, facts)))
+    by_key
+        .iter()
+        .fold(ConditionResult::Yes, |so_far, (key, values)| so_far.and(condition(key, values, facts)))
 }
 
-fn condition(key: &str, values: &[&str], facts: &DeviceFacts<'_>) -> Verdict {
-    let unknown = || Verdict::Unknown(format!("{key}={}", values.join(" ")));
+fn condition(key: &str, values: &[&str], facts: &DeviceFacts<'_>) -> ConditionResult {
+    let unknown = || ConditionResult::Unknown(format!("{key}={}", values.join(" ")));
     let address = |own: Option<&String>| {
         let Some(own) = own else { return unknown() };
         let listed = values.iter().flat_map(|value| value.split_whitespace()).filter_map(mac);
-        Verdict::of(!own.is_empty() && listed.into_iter().any(|listed| listed == *own))
+        ConditionResult::of(!own.is_empty() && listed.into_iter().any(|listed| listed == *own))
     };
     let patterns = |known: bool, own: Option<&str>| {
         if !known {
-            return if *values == ["*"] { Verdict::Yes } else { unknown() };
+            return if *values == ["*"] { ConditionResult::Yes } else { unknown() };
         }
-        list_meets(values, own).map_or_else(unknown, Verdict::of)
+        list_meets(values, own).map_or_else(unknown, ConditionResult::of)
     };
     let recorded = facts.properties.is_some();
     match key {
@@ -183,7 +185,7 @@ fn condition(key: &str, values: &[&str], facts: &DeviceFacts<'_>) -> Verdict {
                 Some(met != inverted)
             });
             let all: Option<Vec<bool>> = all.collect();
-            all.map_or_else(unknown, |all| Verdict::of(all.into_iter().all(|one| one)))
+            all.map_or_else(unknown, |all| ConditionResult::of(all.into_iter().all(|one| one)))
         }
         // Host, Virtualization, KernelCommandLine and others are conditions on the machine, which netpolicy
         // does not examine.

@@ -36,7 +36,7 @@ const VIRTUAL_FUNCTIONS: &str = "virtual-function-count";
 const NICS: [&str; 2] = ["ethernets", "wifis"];
 
 /// The value of a key, and its place.
-struct Said {
+struct LocatedValue {
     value: String,
     path: PathBuf,
     place: String,
@@ -45,7 +45,7 @@ struct Said {
 /// A device in netplan: its own keys, and the conditions in `match`.
 #[derive(Default)]
 struct Definition {
-    keys: BTreeMap<String, Said>,
+    keys: BTreeMap<String, LocatedValue>,
     matched: BTreeMap<String, Vec<String>>,
     has_match: bool,
 }
@@ -89,7 +89,7 @@ fn definitions(root: &Path) -> BTreeMap<String, Definition> {
                         definition.matched.extend(flow_map(value));
                     }
                     let place = place(root, &path, number);
-                    let said = Said { value: plain(value), path: path.clone(), place };
+                    let said = LocatedValue { value: plain(value), path: path.clone(), place };
                     definition.keys.insert(key.clone(), said);
                 }
                 ["network", kind, id, "match"] if NICS.contains(kind) => {

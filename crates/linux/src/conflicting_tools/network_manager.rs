@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use model::host::{ConflictingTool, ConflictingToolKind};
 
-use super::facts::{DeviceFacts, Verdict, mac, meets};
+use super::facts::{ConditionResult, DeviceFacts, mac, meets};
 use super::files::{FILES_MAX, file_name, ini, place, text};
 use super::values;
 
@@ -111,11 +111,11 @@ fn chosen<'p>(
         return active.map(|profile| (profile, None)).collect();
     }
     let is_automatic = |profile: &&Profile| profile.connection("autoconnect") != Some("false");
-    let mut automatic: Vec<(&Profile, Verdict)> = profiles
+    let mut automatic: Vec<(&Profile, ConditionResult)> = profiles
         .iter()
         .filter(is_automatic)
         .map(|profile| (profile, fits(profile, facts)))
-        .filter(|(_, verdict)| *verdict != Verdict::No)
+        .filter(|(_, verdict)| *verdict != ConditionResult::No)
         .collect();
     let rank = |profile: &Profile| {
         let priority = profile.connection("autoconnect-priority").and_then(|text| text.parse::<i32>().ok());
@@ -124,19 +124,21 @@ fn chosen<'p>(
     };
     automatic.sort_by_key(|(profile, _)| rank(profile));
     let mut chosen = Vec::new();
-    let first =
-        automatic.iter().find(|(_, verdict)| *verdict == Verdict::Yes).map(|(profile, _)| rank(profile));
+    let first = automatic
+        .iter()
+        .find(|(_, verdict)| *verdict == ConditionResult::Yes)
+        .map(|(profile, _)| rank(profile));
     // If ranks are equal, NetworkManager picks a profile by criteria that it does not expose.
     let rivals = automatic
         .iter()
-        .filter(|(profile, verdict)| *verdict == Verdict::Yes && Some(rank(profile)) == first);
+        .filter(|(profile, verdict)| *verdict == ConditionResult::Yes && Some(rank(profile)) == first);
     let is_open = rivals.count() > 1;
     for (profile, verdict) in automatic {
         if first.is_some_and(|first| rank(profile) > first) {
             break;
         }
         let condition = match verdict {
-            Verdict::Unknown(condition) => Some(condition),
+            ConditionResult::Unknown(condition) => Some(condition),
             _ if is_open => Some("NetworkManager prefers it to other profiles that match".to_owned()),
             _ => None,
         };
@@ -146,43 +148,45 @@ fn chosen<'p>(
 }
 
 /// Whether a profile matches a device.
-fn fits(profile: &Profile, facts: &DeviceFacts<'_>) -> Verdict {
+fn fits(profile: &Profile, facts: &DeviceFacts<'_>) -> ConditionResult {
     let name = facts.device.id.name.as_str();
     let mut verdict = match profile.connection("type") {
         Some("ethernet" | "802-3-ethernet") => {
             let is_virtual = facts.device.has_own_interrupts() == Some(false) && facts.device.kind != "veth";
-            Verdict::of(name != "lo" && !is_virtual)
+            ConditionResult::of(name != "lo" && !is_virtual)
         }
-        Some("infiniband") => Verdict::of(facts.devtype.as_deref() == Some("infiniband")),
+        Some("infiniband") => ConditionResult::of(facts.devtype.as_deref() == Some("infiniband")),
         // Profiles of virtual devices name their device.
-        Some(_) => Verdict::of(profile.connection("interface-name").is_some()),
-        None => Verdict::No,
+        Some(_) => ConditionResult::of(profile.connection("interface-name").is_some()),
+        None => ConditionResult::No,
     };
     if let Some(wanted) = profile.connection("interface-name") {
-        verdict = verdict.and(Verdict::of(wanted == name));
+        verdict = verdict.and(ConditionResult::of(wanted == name));
     }
     for (section, key, value) in profile.lines.iter().map(|(_, section, key, value)| (section, key, value)) {
         let list = || value.split([';', ',']).map(str::trim).filter(|word| !word.is_empty());
-        let unknown = || Verdict::Unknown(format!("{key}={value}"));
+        let unknown = || ConditionResult::Unknown(format!("{key}={value}"));
         let own = facts.permanent_mac.as_ref().map(|own| match (own.is_empty(), &facts.device.link.mac) {
             (true, Some(now)) => now.clone(),
             _ => own.clone(),
         });
         let one = match (section.as_str(), key.as_str()) {
-            ("match", "interface-name") => words_meet(list(), Some(name)).map_or_else(unknown, Verdict::of),
+            ("match", "interface-name") => {
+                words_meet(list(), Some(name)).map_or_else(unknown, ConditionResult::of)
+            }
             ("match", "driver") if facts.driver().is_some() => {
-                words_meet(list(), facts.driver()).map_or_else(unknown, Verdict::of)
+                words_meet(list(), facts.driver()).map_or_else(unknown, ConditionResult::of)
             }
             ("match", "path") if facts.property("ID_PATH").is_some() => {
-                words_meet(list(), facts.property("ID_PATH")).map_or_else(unknown, Verdict::of)
+                words_meet(list(), facts.property("ID_PATH")).map_or_else(unknown, ConditionResult::of)
             }
             ("match", _) => unknown(),
             ("ethernet" | "802-3-ethernet", "mac-address") => match &own {
-                Some(own) => Verdict::of(mac(value).is_some_and(|wanted| wanted == *own)),
+                Some(own) => ConditionResult::of(mac(value).is_some_and(|wanted| wanted == *own)),
                 None => unknown(),
             },
             ("ethernet" | "802-3-ethernet", "mac-address-blacklist" | "mac-address-denylist") => match &own {
-                Some(own) => Verdict::of(!list().filter_map(mac).any(|denied| denied == *own)),
+                Some(own) => ConditionResult::of(!list().filter_map(mac).any(|denied| denied == *own)),
                 None => unknown(),
             },
             _ => continue,

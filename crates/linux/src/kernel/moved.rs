@@ -15,17 +15,17 @@ use sys::sysfs::SysFs;
 const LISTED_FOR: Duration = Duration::from_secs(1);
 
 /// The namespace and index of a device when it was recorded.
-type Place = (NetnsId, IfIndex);
+type DeviceKey = (NetnsId, IfIndex);
 
 /// The recorded devices, with the attributes that they keep when they move.
 #[derive(Debug, Default)]
 pub(super) struct MovedDevices {
     /// The number of each device's directory in sysfs, which the device keeps.
-    numbers: BTreeMap<Place, u64>,
+    numbers: BTreeMap<DeviceKey, u64>,
     /// The link-layer address of each device.
-    addresses: BTreeMap<Place, String>,
+    addresses: BTreeMap<DeviceKey, String>,
     /// Where each device was last found.
-    found: BTreeMap<Place, DeviceId>,
+    found: BTreeMap<DeviceKey, DeviceId>,
     /// All devices by their sysfs numbers, with the time at which they were listed.
     listed: Option<(Instant, BTreeMap<u64, DeviceId>)>,
 }

@@ -70,7 +70,7 @@ pub enum ServerError {
     #[error("memcached is not installed: install the distribution's package `memcached`")]
     NotInstalled,
     /// memcached has exited.
-    #[error("memcached exited immediately ({status}){}", Said(.words))]
+    #[error("memcached exited immediately ({status}){}", ServerOutput(.words))]
     Ended {
         /// The exit status.
         status: ExitStatus,
@@ -78,7 +78,7 @@ pub enum ServerError {
         words: String,
     },
     /// memcached runs but does not answer.
-    #[error("memcached did not answer at {address} within {READY_WITHIN:?}: {why}{}", Said(.words))]
+    #[error("memcached did not answer at {address} within {READY_WITHIN:?}: {why}{}", ServerOutput(.words))]
     Silent {
         /// The address that was tried.
         address: SocketAddr,
@@ -92,9 +92,9 @@ pub enum ServerError {
     Kernel(#[from] KernelError),
 }
 
-pub(super) struct Said<'a>(pub(super) &'a str);
+pub(super) struct ServerOutput<'a>(pub(super) &'a str);
 
-impl std::fmt::Display for Said<'_> {
+impl std::fmt::Display for ServerOutput<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.0.is_empty() { Ok(()) } else { write!(f, "; it said: {}", self.0) }
     }

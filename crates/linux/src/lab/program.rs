@@ -14,7 +14,7 @@ use sys::error::KernelError;
 use sys::netns::Netns;
 
 use super::init::Init;
-use super::memcached::{READY_PAUSE, Said, end, said};
+use super::memcached::{READY_PAUSE, ServerOutput, end, said};
 use crate::process::identify;
 
 /// The maximum time until a server accepts connections.
@@ -27,7 +27,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// The program has exited.
-    #[error("the server exited immediately ({status}){}", Said(.words))]
+    #[error("the server exited immediately ({status}){}", ServerOutput(.words))]
     Ended {
         /// The exit status.
         status: ExitStatus,
@@ -35,7 +35,7 @@ pub enum ProgramError {
         words: String,
     },
     /// The program runs but accepts no connection.
-    #[error("the server accepted no connection at {address} within {READY_WITHIN:?}: {why}{}", Said(.words))]
+    #[error("the server accepted no connection at {address} within {READY_WITHIN:?}: {why}{}", ServerOutput(.words))]
     Silent {
         /// The address that was tried.
         address: SocketAddr,

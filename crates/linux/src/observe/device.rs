@@ -31,7 +31,7 @@ use crate::process::kthread;
 
 /// A device and the interrupts of its bus device, some of which belong to its queues.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct ObservedDevice {
     pub(super) device: Device,
     vectors: BTreeSet<IrqNumber>,
 }
@@ -43,7 +43,7 @@ pub(super) fn devices(
     sources: &mut Sources,
     only: Option<IfIndex>,
     unread: &mut Vec<Unread>,
-) -> Result<Vec<Seen>, KernelError> {
+) -> Result<Vec<ObservedDevice>, KernelError> {
     let mut devices = linked(netns, sources, unread)?;
     let names: BTreeMap<IfIndex, Label> = devices.iter().map(|d| (d.id.ifindex, d.id.name)).collect();
     devices.retain(|device| only.is_none_or(|only| device.id.ifindex == only));
@@ -75,7 +75,7 @@ pub(super) fn devices(
         }
         name_peer(&mut device, &names);
         device.holders = held.remove(&device.id.ifindex.0).unwrap_or_default();
-        Seen { device, vectors }
+        ObservedDevice { device, vectors }
     });
     Ok(seen.collect())
 }
@@ -122,9 +122,10 @@ fn shows_these(sysfs: &SysFs, names: &BTreeMap<IfIndex, Label>, unread: &mut Vec
 }
 
 /// Returns all interrupts that belong to devices.
-pub(super) fn vectors(seen: &[Seen]) -> BTreeSet<IrqNumber> {
-    let stated =
-        |seen: &Seen| seen.device.napis.iter().filter_map(|napi| Some(napi.irq?.irq)).collect::<Vec<_>>();
+pub(super) fn vectors(seen: &[ObservedDevice]) -> BTreeSet<IrqNumber> {
+    let stated = |seen: &ObservedDevice| {
+        seen.device.napis.iter().filter_map(|napi| Some(napi.irq?.irq)).collect::<Vec<_>>()
+    };
     seen.iter().flat_map(|seen| seen.vectors.iter().copied().chain(stated(seen))).collect()
 }
 
@@ -357,8 +358,8 @@ pub(crate) fn napi(raw: &RawNapi) -> Napi {
 
 /// Uses the names of interrupts for NAPIs whose interrupt the kernel does not report: each NAPI gets an
 /// interrupt if exactly one is named after its queue.
-pub(super) fn name_interrupts(seen: &mut [Seen], interrupts: &Interrupts) {
-    for Seen { device, vectors } in seen {
+pub(super) fn name_interrupts(seen: &mut [ObservedDevice], interrupts: &Interrupts) {
+    for ObservedDevice { device, vectors } in seen {
         let mut named: BTreeMap<(QueueType, QueueIndex), Vec<IrqNumber>> = BTreeMap::new();
         for &irq in vectors.iter() {
             let name = interrupts.name(irq).unwrap_or("");
@@ -471,7 +472,7 @@ mod test {
         let mut device = with_queues(2);
         NetdevSays { queues: Vec::new(), napis: vec![raw_napi(328), raw_napi(329)] }.complete(&mut device);
         let vectors = [38, 39, 40].map(IrqNumber).into_iter().collect();
-        let mut seen = [Seen { device, vectors }];
+        let mut seen = [ObservedDevice { device, vectors }];
         name_interrupts(&mut seen, &Interrupts::parse(text));
         let irqs: Vec<_> = seen[0].device.napis.iter().map(|n| n.irq).collect();
         assert_eq!(irqs, [Some(IrqEdge { irq: IrqNumber(38), confidence: Confidence::ByName }), None]);

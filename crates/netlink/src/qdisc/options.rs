@@ -46,14 +46,14 @@ enum Form {
 }
 
 /// An option of a kind: its attribute, its format, and the kernel's default.
-struct Known {
+struct OptionSpec {
     option: QdiscOption,
     number: u16,
     form: Form,
     default: Option<u32>,
 }
 
-fn attributes(kind: QdiscKind, defaults: QdiscDefaults) -> Vec<Known> {
+fn attributes(kind: QdiscKind, defaults: QdiscDefaults) -> Vec<OptionSpec> {
     use Form::{Byte, CodelTime, Word};
     use QdiscOption as O;
     let frame = defaults.mtu.saturating_add(FRAME_HEADER_BYTES);
@@ -90,7 +90,9 @@ fn attributes(kind: QdiscKind, defaults: QdiscDefaults) -> Vec<Known> {
             (O::MemoryLimit, 9, Word, Some(32 << 20)),
         ],
     };
-    all.into_iter().map(|(option, number, form, default)| Known { option, number, form, default }).collect()
+    all.into_iter()
+        .map(|(option, number, form, default)| OptionSpec { option, number, form, default })
+        .collect()
 }
 
 /// Returns the attributes that are not recorded, with their default values. A qdisc with other values cannot
@@ -168,7 +170,7 @@ pub(super) fn describe(body: &mut AttrBuf, qdisc: &Qdisc, defaults: QdiscDefault
         QdiscKind::Fq | QdiscKind::FqCodel => {
             let known = attributes(qdisc.kind, defaults);
             body.nested(attribute::OPTIONS, |nest| {
-                for Known { option, number, form, .. } in known {
+                for OptionSpec { option, number, form, .. } in known {
                     let Some(&value) = qdisc.options.get(&option) else { continue };
                     match form {
                         Form::Word => nest.u32(number, value),

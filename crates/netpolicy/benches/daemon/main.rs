@@ -84,7 +84,7 @@ fn main() -> Done<()> {
     Ok(())
 }
 
-/// Measures the reaction to services: to an execve and to a listener.
+/// Measures how soon the daemon reacts to a new service: to its execve, and to its listening socket.
 fn reaction(programs: &[String]) -> Done<()> {
     let mut stage = Stage::new("reaction", 2)?;
     stage.asks(&role::policy(&stage))?;

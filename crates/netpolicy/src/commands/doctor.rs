@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::init::Found;
+use crate::init::HostServices;
 use apply::Standing;
 use latency::judge::Tuned;
 use latency::live::{ListeningService, Measured, MeasuredOutcome, Rounds, SamplingPace};
@@ -215,7 +215,7 @@ fn measure(context: &Context, netns: &Netns) -> Option<Rounds> {
 
 /// Starts measuring services that have no policy.
 fn prospects(context: &Context, netns: &Netns) -> Option<Prospects> {
-    let found = Found::here(netns, Pid(std::process::id()));
+    let found = HostServices::here(netns, Pid(std::process::id()));
     let found = found
         .map_err(|error| context.console.detail(&format!("No expected gain can be estimated: {error}")))
         .ok()?;

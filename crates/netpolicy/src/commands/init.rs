@@ -9,14 +9,14 @@ use session::{Exit, Fault, quoted};
 
 use crate::args::Init;
 use crate::commands::prospects::Prospects;
-use crate::init::{FirstFile, Found};
+use crate::init::{FirstFile, HostServices};
 use crate::render::count;
 use cli::Context;
 
 /// Prints the policy file, or writes it to a path where no file exists.
 pub(crate) fn run(arguments: &Init, context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
-    let mut found = Found::here(&netns, Pid(std::process::id()))?;
+    let mut found = HostServices::here(&netns, Pid(std::process::id()))?;
     if let Some(prospects) = Prospects::begin(&found, &netns, context) {
         prospects.wait();
         for one in prospects.found(&found.host, context) {

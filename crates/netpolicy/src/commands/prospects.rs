@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::init::{Found, Server, servers};
+use crate::init::{HostServices, Server, servers};
 use latency::judge::Tuned;
 use latency::live::{LastMeasured, ListeningService, MeasuredOutcome, Prospect, Rounds, SamplingPace};
 use linux::Netns;
@@ -40,7 +40,7 @@ pub(super) struct OfService {
 
 impl Prospects {
     /// Begins to measure the services without a policy; `None` if there are none, or none can be measured.
-    pub(super) fn begin(found: &Found, netns: &Netns, context: &Context) -> Option<Self> {
+    pub(super) fn begin(found: &HostServices, netns: &Netns, context: &Context) -> Option<Self> {
         let has_policy = processes_with_policy(context, netns);
         let mut services = servers(found);
         services.retain(|service| service.processes.iter().all(|process| !has_policy.contains(&process.pid)));

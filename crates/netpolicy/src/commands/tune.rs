@@ -12,7 +12,7 @@ use latency::judge::{
     Unfinished, VARIANTS_MAX, is_same_load, metric_of, offers, ordered, progress_words, section, variants,
 };
 use latency::live::text::ago;
-use latency::live::{MeasuredService, ServiceSelection, Turn, Watcher};
+use latency::live::{MeasuredService, ServiceSelection, WatchEvent, Watcher};
 use latency::measure::switchback::{Figures, Metric, Switchback, Unfair};
 use latency::reports::{TuneReport, html_of_search};
 use linux::Signals;
@@ -116,7 +116,7 @@ fn write(path: &Path, report: &TuneReport, context: &Context) -> Result<(), Faul
 }
 
 /// The result of a search.
-struct Found {
+struct SearchResult {
     /// Why the tuning ended before a verdict; `None` if it reached one.
     ended: Option<Ended>,
     /// The transactions that keep the winner in force.
@@ -216,9 +216,9 @@ impl<'a> Tuning<'a> {
         let turn = Watcher::load(&self.target, RATE_WINDOW)?.turn(Instant::now(), &mut signals)?;
         self.signals = Some(signals);
         match turn {
-            Turn::Window(shown) => Ok(Figures::of(&shown.window, None, None).rate()),
-            Turn::Interrupted => Err(Fault::failed("interrupted; nothing was changed")),
-            Turn::Ended => Err(Fault::failed(format!("{} ended", self.target.name))),
+            WatchEvent::Window(shown) => Ok(Figures::of(&shown.window, None, None).rate()),
+            WatchEvent::Interrupted => Err(Fault::failed("interrupted; nothing was changed")),
+            WatchEvent::Ended => Err(Fault::failed(format!("{} ended", self.target.name))),
         }
     }
 
@@ -270,7 +270,7 @@ impl<'a> Tuning<'a> {
             let unfinished = unfinished.ok().flatten().filter(fits);
             if let Some(unfinished) = unfinished.filter(|one| age(one) < RESUMES_WITHIN_SECONDS) {
                 self.context.console.say(&format!(
-                    "{name}: this search starts over; --resume would continue with the {} windows of a search that ended early {}",
+                    "{name}: starting a new search; use --resume to continue the one interrupted {1}, with its {0} windows",
                     unfinished.windows(),
                     ago(age(&unfinished))
                 ));
@@ -345,7 +345,7 @@ impl<'a> Tuning<'a> {
         tuner.add_variants(candidates[first..].iter().map(|(candidate, _)| candidate.name.clone()).collect());
     }
 
-    fn find(&mut self, offers: &[Offer], report: &mut TuneReport) -> Result<Found, Fault> {
+    fn find(&mut self, offers: &[Offer], report: &mut TuneReport) -> Result<SearchResult, Fault> {
         let mut candidates = vec![(Candidate::current(), Plan::default())];
         let known = |offer: &Offer| Some((offer.candidate.clone(), offer.plan.as_ref().ok()?.clone()));
         candidates.extend(offers.iter().filter_map(known));
@@ -412,7 +412,7 @@ impl<'a> Tuning<'a> {
             }
         }
         let ended = Some(ended).filter(|ended| tuner.winner().is_none() && *ended != Ended::Decided);
-        Ok(Found { ended, kept, findings, tuner })
+        Ok(SearchResult { ended, kept, findings, tuner })
     }
 
     /// Reports the winner, and keeps it if requested.

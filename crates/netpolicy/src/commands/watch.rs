@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use latency::live::{LastMeasured, MeasuredService, Percentiles, Turn, WatchRecord, Watcher};
+use latency::live::{LastMeasured, MeasuredService, Percentiles, WatchEvent, WatchRecord, Watcher};
 use latency::reports::{WatchReport, WatchRow, WatchWindowReport};
 use linux::Signals;
 use linux::machine::seconds_since_1970;
@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &WatchArgs, context: &Context) -> Result<Exit, Faul
     let (mut due, mut unrecorded) = (began, None);
     let ended = loop {
         match watcher.turn(due, &mut signals)? {
-            Turn::Window(shown) => {
+            WatchEvent::Window(shown) => {
                 if let Some(kept) = &mut record
                     && let Err(fault) = kept.add(&shown.window, &target)
                 {
@@ -49,8 +49,8 @@ pub(crate) fn run(arguments: &WatchArgs, context: &Context) -> Result<Exit, Faul
                     break false;
                 }
             }
-            Turn::Ended => break true,
-            Turn::Interrupted => break false,
+            WatchEvent::Ended => break true,
+            WatchEvent::Interrupted => break false,
         }
         due = Watcher::next(due);
         if until.is_some_and(|until| due + sample > until) {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use session::count;
 use session::page::{Page, Report, plain};
 
-use super::found::{Found, ListeningSocket};
+use super::found::{HostServices, ListeningSocket};
 use super::service::{FoundBy, ServiceProcesses, groups, pattern};
 
 /// The maximum numbers of devices and of services that get a section. If a host has more, most of them belong
@@ -71,7 +71,7 @@ impl FirstFile {
     /// Creates the file for the devices and services that were found, with this policy in each section. For
     /// `none` and `mix`, the sections of services are commented out: `mix` is only for devices, and a service
     /// with `none` would cancel the policy of its device.
-    pub fn of(found: &Found, policy: PolicyName) -> Self {
+    pub fn of(found: &HostServices, policy: PolicyName) -> Self {
         let mut file = Self {
             policy,
             release: found.host.release.clone(),
@@ -88,7 +88,7 @@ impl FirstFile {
         file
     }
 
-    fn add_devices(&mut self, found: &Found) {
+    fn add_devices(&mut self, found: &HostServices) {
         let host = &found.host;
         let mut more: Vec<String> = Vec::new();
         for device in
@@ -136,7 +136,7 @@ impl FirstFile {
         }
     }
 
-    fn add_services(&mut self, found: &Found) {
+    fn add_services(&mut self, found: &HostServices) {
         let host = &found.host;
         let mut groups = groups(found);
         let elsewhere: BTreeSet<(bool, u16)> = groups
@@ -212,7 +212,7 @@ impl FirstFile {
         }
     }
 
-    fn add_not_seen(&mut self, found: &Found) {
+    fn add_not_seen(&mut self, found: &HostServices) {
         let unheld: Vec<ListeningSocket> =
             found.unheld().into_iter().filter(ListeningSocket::is_reachable).collect();
         let ports: BTreeSet<(bool, u16)> =

@@ -45,7 +45,7 @@ impl ListeningSocket {
 
 /// The services and devices of a network namespace.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct HostServices {
     /// The host with its devices, and the processes with internet sockets.
     pub host: Host,
     /// The cgroup of each process whose cgroup could be read.
@@ -62,7 +62,7 @@ pub struct Found {
     pub notes: BTreeMap<Pid, Vec<String>>,
 }
 
-impl Found {
+impl HostServices {
     /// Inspects a namespace. `own` is the calling process, which does not count as a service.
     ///
     /// # Errors

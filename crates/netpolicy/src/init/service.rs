@@ -6,7 +6,7 @@ use model::host::Process;
 use model::{Glob, Host, NapiId, ProcessId};
 
 use super::first_file::name_of;
-use super::found::{Found, ListeningSocket};
+use super::found::{HostServices, ListeningSocket};
 
 /// How to find the processes of a service, as keys of `match`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,7 +79,7 @@ pub struct Server {
 }
 
 /// Returns the services that have TCP connections over NICs, the service with the most connections first.
-pub fn servers(found: &Found) -> Vec<Server> {
+pub fn servers(found: &HostServices) -> Vec<Server> {
     let mut servers: Vec<(usize, Server)> = groups(found)
         .iter()
         .filter(|group| group.reachable && group.how != FoundBy::SystemdItself)
@@ -96,7 +96,7 @@ pub fn servers(found: &Found) -> Vec<Server> {
 }
 
 /// The listening services.
-pub(crate) fn groups(found: &Found) -> Vec<ServiceProcesses<'_>> {
+pub(crate) fn groups(found: &HostServices) -> Vec<ServiceProcesses<'_>> {
     let mut groups: BTreeMap<FoundBy, ServiceProcesses<'_>> = BTreeMap::new();
     for process in &found.host.processes {
         let listening: Vec<ListeningSocket> = process

@@ -21,7 +21,7 @@ pub(crate) struct StatusReport {
 /// The daemon's status document.
 #[derive(JsonSchema)]
 #[expect(dead_code, reason = "only its schema is used: the daemon's document is printed unchanged")]
-struct Said {
+struct StatusDocument {
     /// False for users who see only the requests for their own processes.
     whole: bool,
     #[serde(flatten)]
@@ -37,7 +37,7 @@ impl JsonSchema for StatusReport {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let mut schema = Said::json_schema(generator);
+        let mut schema = StatusDocument::json_schema(generator);
         for hidden in HIDDEN {
             let seen = schema.pointer_mut(&format!("/properties/{hidden}")).expect("a field of the status");
             *seen = json!({ "anyOf": [seen.take(), { "type": "null" }] });
@@ -105,7 +105,7 @@ struct Asked {
     #[serde(default)]
     engaged: Option<f64>,
     #[serde(default)]
-    measured: Option<Measured>,
+    measured: Option<ServiceFigures>,
     #[serde(default)]
     proof: Option<Proven>,
     #[serde(default)]
@@ -114,7 +114,7 @@ struct Asked {
 }
 
 #[derive(Debug, Deserialize)]
-struct Measured {
+struct ServiceFigures {
     at_unix_micros: u64,
     rate: f64,
     response: Percentiles,
@@ -197,7 +197,7 @@ impl StatusReport {
     pub(crate) fn last_measured(&self) -> Vec<String> {
         let now = linux::machine::seconds_since_1970();
         let measured = self.shown.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
-        let line = |(request, measured): (&Asked, &Measured)| {
+        let line = |(request, measured): (&Asked, &ServiceFigures)| {
             let engaged = match request.engaged {
                 Some(share) => format!(", {} engaged to {:.0} %", request.delivery, share * 100.0),
                 None => String::new(),

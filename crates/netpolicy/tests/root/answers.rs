@@ -3,7 +3,7 @@
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
-use testkit::operator::{Operator, Said, Started, flushes, waited_for};
+use testkit::operator::{CommandOutput, Operator, Started, flushes, waited_for};
 use testkit::{Need, test};
 
 use crate::attached::EpollMaker;
@@ -38,7 +38,7 @@ fn begun(name: &str, queues: u32) -> Result<(Operator, Started), Failed> {
     Ok((operator, daemon))
 }
 
-fn sets(operator: &Operator, rest: &[&str], code: i32) -> Result<Said, Failed> {
+fn sets(operator: &Operator, rest: &[&str], code: i32) -> Result<CommandOutput, Failed> {
     operator.runs(&[&["set", "device", SERVER_DEVICE], rest].concat(), code)
 }
 

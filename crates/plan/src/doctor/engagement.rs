@@ -44,27 +44,27 @@ pub(super) const RULES: &[DoctorRule] = &[
     DoctorRule {
         id: "engaged",
         doc: "Suspension is set and engaged: the application delivers its packets.",
-        find: |case, causes| all(case, causes, Verdict::Engaged),
+        find: |case, causes| all(case, causes, NapiState::Engaged),
     },
     DoctorRule {
         id: "partly-engaged",
         doc: "Suspension is set, and softirq still delivers many of the packets.",
-        find: |case, causes| all(case, causes, Verdict::Partly),
+        find: |case, causes| all(case, causes, NapiState::Partly),
     },
     DoctorRule {
         id: "idle",
         doc: "Suspension is set, and the application finishes before the next packets arrive; or a mode is set and no packet arrived.",
-        find: |case, causes| all(case, causes, Verdict::Idle),
+        find: |case, causes| all(case, causes, NapiState::Idle),
     },
     DoctorRule {
         id: "waits-for-cpu",
         doc: "Suspension is set, and the timer delivers while the application waits for a CPU.",
-        find: |case, causes| all(case, causes, Verdict::Waits),
+        find: |case, causes| all(case, causes, NapiState::Waits),
     },
     DoctorRule {
         id: "polled-not-suspended",
         doc: "Suspension is set, and the application busy-polls without it: no IRQ is suspended.",
-        find: |case, causes| all(case, causes, Verdict::NotSuspended),
+        find: |case, causes| all(case, causes, NapiState::NotSuspended),
     },
     DoctorRule {
         id: "not-engaged",
@@ -74,38 +74,38 @@ pub(super) const RULES: &[DoctorRule] = &[
     DoctorRule {
         id: "not-counted",
         doc: "A mode is set, but whether it is engaged was not counted.",
-        find: |case, causes| all(case, causes, Verdict::NotCounted),
+        find: |case, causes| all(case, causes, NapiState::NotCounted),
     },
     DoctorRule {
         id: "busy-polled",
         doc: "Epolls busy-poll without suspension; shows the application's share of the packets.",
-        find: |case, causes| all(case, causes, Verdict::BusyPolled),
+        find: |case, causes| all(case, causes, NapiState::BusyPolled),
     },
     DoctorRule {
         id: "kthread-polls",
         doc: "A kernel thread polls the NAPI, as set; shows its share of the packets.",
-        find: |case, causes| all(case, causes, Verdict::Threaded),
+        find: |case, causes| all(case, causes, NapiState::Threaded),
     },
     DoctorRule {
         id: "kthread-does-not-poll",
         doc: "A kernel thread should poll the NAPI, but softirq does.",
-        find: |case, causes| all(case, causes, Verdict::NotThreaded),
+        find: |case, causes| all(case, causes, NapiState::NotThreaded),
     },
     DoctorRule {
         id: "deferred",
         doc: "IRQs are deferred: the timer delivers the packets instead.",
-        find: |case, causes| all(case, causes, Verdict::Deferred),
+        find: |case, causes| all(case, causes, NapiState::Deferred),
     },
     DoctorRule {
         id: "not-deferred",
         doc: "Deferral is set, but the timer does not deliver most of the packets.",
-        find: |case, causes| all(case, causes, Verdict::NotDeferred),
+        find: |case, causes| all(case, causes, NapiState::NotDeferred),
     },
 ];
 
 /// The verdict on one NAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum NapiState {
     Engaged,
     Partly,
     Idle,
@@ -121,7 +121,7 @@ enum Verdict {
 }
 
 /// Returns the findings on the NAPIs with this verdict.
-fn all(case: &Case<'_>, causes: &Causes, verdict: Verdict) -> Vec<Found> {
+fn all(case: &Case<'_>, causes: &Causes, verdict: NapiState) -> Vec<Found> {
     let of = |napi: &&NapiCase<'_>| verdict_of(case, causes, napi) == Some(verdict);
     case.napis.values().filter(of).map(|napi| finding(case, causes, napi, verdict)).collect()
 }
@@ -129,7 +129,7 @@ fn all(case: &Case<'_>, causes: &Causes, verdict: Verdict) -> Vec<Found> {
 /// Returns the findings on NAPIs whose suspension is not engaged, and on processes that have no NAPI to
 /// suspend.
 fn not_engaged(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
-    let mut found = all(case, causes, Verdict::NotEngaged);
+    let mut found = all(case, causes, NapiState::NotEngaged);
     if case.suspended().next().is_some() {
         return found; // The connections without a NAPI are then reported as a cause of this verdict.
     }
@@ -149,7 +149,7 @@ fn not_engaged(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
 }
 
 /// Returns the verdict on a NAPI; `None` for a NAPI without settings or requests.
-fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<Verdict> {
+fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<NapiState> {
     let asked = napi.asked.map(|asked| asked.mode);
     let suspends = napi.suspends() || napi.asked_to_suspend();
     let polls = napi.preferred || matches!(asked, Some(DeliveryMode::NapiBusy | DeliveryMode::FullBusy));
@@ -157,52 +157,54 @@ fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<V
     let threaded = napi.napi.threaded.is_some_and(|threading| threading != Threading::Off);
     let asked_to_thread = asked.is_some_and(|mode| mode.threading() != Threading::Off);
     if !suspends && !polls && (threaded || asked_to_thread) {
-        let Some(counts) = &napi.counts else { return Some(Verdict::NotCounted) };
+        let Some(counts) = &napi.counts else { return Some(NapiState::NotCounted) };
         return Some(match percent(counts.kthread.packets, counts.total().packets) {
-            Some(share) if share >= ENGAGED_PERCENT_MIN => Verdict::Threaded,
-            None if threaded => Verdict::Idle,
-            Some(_) | None => Verdict::NotThreaded,
+            Some(share) if share >= ENGAGED_PERCENT_MIN => NapiState::Threaded,
+            None if threaded => NapiState::Idle,
+            Some(_) | None => NapiState::NotThreaded,
         });
     }
     if !suspends && !polls && !defers {
         return None;
     }
-    let Some(counts) = &napi.counts else { return Some(Verdict::NotCounted) };
+    let Some(counts) = &napi.counts else { return Some(NapiState::NotCounted) };
     let timers_hidden = case.delivered.is_some_and(|delivered| delivered.timers_hidden);
     if suspends {
         let hindered = causes.of(napi.napi.id).iter().any(|cause| cause.severity == Severity::Problem);
         let suspending = if timers_hidden { may_suspend(case, napi) } else { taken_up(counts) };
         return Some(match suspension(counts, hindered, timers_hidden) {
-            Verdict::Idle if waited(case, napi).is_some() => Verdict::Waits,
-            Verdict::Engaged | Verdict::Partly if !suspending => Verdict::NotSuspended,
+            NapiState::Idle if waited(case, napi).is_some() => NapiState::Waits,
+            NapiState::Engaged | NapiState::Partly if !suspending => NapiState::NotSuspended,
             verdict => verdict,
         });
     }
     if counts.total().packets == 0 && (napi.preferred || napi.defers()) {
-        return Some(Verdict::Idle);
+        return Some(NapiState::Idle);
     }
     if polls {
-        return Some(Verdict::BusyPolled);
+        return Some(NapiState::BusyPolled);
     }
     if timers_hidden {
-        return Some(Verdict::NotCounted);
+        return Some(NapiState::NotCounted);
     }
     // Compare packets, not polls, because many polls of the timer find no packet.
     let (timer, interrupt) = (counts.timer.packets, counts.interrupt.packets);
-    Some(if timer > 0 && timer >= interrupt { Verdict::Deferred } else { Verdict::NotDeferred })
+    Some(if timer > 0 && timer >= interrupt { NapiState::Deferred } else { NapiState::NotDeferred })
 }
 
 /// Returns the verdict on suspension, from the share of packets that the application delivered. A quiet NAPI
 /// is idle, unless an earlier finding explains why suspension is not engaged.
-fn suspension(counts: &NapiDelivered, hindered: bool, timers_hidden: bool) -> Verdict {
+fn suspension(counts: &NapiDelivered, hindered: bool, timers_hidden: bool) -> NapiState {
     let share = percent(counts.application.packets, counts.total().packets);
     match share {
-        None if hindered => Verdict::NotEngaged,
-        None => Verdict::Idle,
-        Some(share) if share >= ENGAGED_PERCENT_MIN => Verdict::Engaged,
-        Some(share) if share < IDLE_PERCENT_MAX && !hindered && idles(counts, timers_hidden) => Verdict::Idle,
-        Some(share) if share <= NOT_ENGAGED_PERCENT_MAX => Verdict::NotEngaged,
-        Some(_) => Verdict::Partly,
+        None if hindered => NapiState::NotEngaged,
+        None => NapiState::Idle,
+        Some(share) if share >= ENGAGED_PERCENT_MIN => NapiState::Engaged,
+        Some(share) if share < IDLE_PERCENT_MAX && !hindered && idles(counts, timers_hidden) => {
+            NapiState::Idle
+        }
+        Some(share) if share <= NOT_ENGAGED_PERCENT_MAX => NapiState::NotEngaged,
+        Some(_) => NapiState::Partly,
     }
 }
 
@@ -246,12 +248,12 @@ pub(super) fn percent(part: u64, whole: u64) -> Option<u64> {
 }
 
 /// Creates the finding on a NAPI: the verdict, its evidence, and the remedy.
-fn finding(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict) -> Found {
+fn finding(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: NapiState) -> Found {
     let causes = causes.of(napi.napi.id);
     let why = match causes.first() {
         Some(cause) if cause.object == napi.name() => format!("; cause: {}", cause.rule),
         Some(cause) => format!("; cause: {} of {}", cause.rule, cause.object),
-        None if verdict == Verdict::Partly => rest(case, napi),
+        None if verdict == NapiState::Partly => rest(case, napi),
         None => String::new(),
     };
     let (severity, summary) = summary(case, napi, verdict, &why);
@@ -264,15 +266,15 @@ fn finding(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdi
     for line in super::batches::evidence(case, napi) {
         found = found.evidence(line);
     }
-    if verdict == Verdict::Idle
+    if verdict == NapiState::Idle
         && let Some(line) = napi.counts.as_ref().and_then(|counts| often(case, counts))
     {
         found = found.evidence(line);
     }
-    if matches!(verdict, Verdict::Engaged | Verdict::Idle | Verdict::Deferred | Verdict::Threaded) {
+    if matches!(verdict, NapiState::Engaged | NapiState::Idle | NapiState::Deferred | NapiState::Threaded) {
         return found;
     }
-    if verdict == Verdict::Waits {
+    if verdict == NapiState::Waits {
         return found.remedy(CPU_OF_ITS_OWN);
     }
     for cause in causes {
@@ -285,18 +287,18 @@ fn finding(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdi
 }
 
 /// Returns the severity and the sentence of a verdict. If a mechanism is not engaged, `why` is appended.
-fn summary(case: &Case<'_>, napi: &NapiCase<'_>, verdict: Verdict, why: &str) -> (Severity, String) {
+fn summary(case: &Case<'_>, napi: &NapiCase<'_>, verdict: NapiState, why: &str) -> (Severity, String) {
     let share = napi.counts.as_ref().and_then(|c| percent(c.application.packets, c.total().packets));
     let share = share.map_or_else(|| "no packets".to_owned(), |share| format!("{share} % of its packets"));
     match verdict {
-        Verdict::Engaged => {
+        NapiState::Engaged => {
             (Severity::Ok, format!("suspension is set and engaged: the application delivers {share}"))
         }
-        Verdict::Partly => (
+        NapiState::Partly => (
             Severity::Warning,
             format!("suspension is set and partly engaged: the application delivers {share}{why}"),
         ),
-        Verdict::Idle => (
+        NapiState::Idle => (
             Severity::Note,
             match napi.packets() {
                 Some(packets) if packets > 0 => format!(
@@ -306,7 +308,7 @@ fn summary(case: &Case<'_>, napi: &NapiCase<'_>, verdict: Verdict, why: &str) ->
                 _ => format!("{} is set and idle: no packet arrived", what_is_set(napi)),
             },
         ),
-        Verdict::Waits => {
+        NapiState::Waits => {
             let (percent, process) = waited(case, napi).unwrap_or_default();
             (
                 Severity::Warning,
@@ -315,26 +317,26 @@ fn summary(case: &Case<'_>, napi: &NapiCase<'_>, verdict: Verdict, why: &str) ->
                 ),
             )
         }
-        Verdict::NotSuspended => (
+        NapiState::NotSuspended => (
             Severity::Warning,
             format!(
                 "suspension is set but not used: the application busy-polls {share} without suspending IRQs{why}"
             ),
         ),
-        Verdict::NotEngaged => {
+        NapiState::NotEngaged => {
             let set = if napi.suspends() { "set but not engaged" } else { "not set" };
             (Severity::Problem, format!("suspension is {set}: the application delivers {share}{why}"))
         }
-        Verdict::NotCounted => {
+        NapiState::NotCounted => {
             (Severity::Note, format!("{} is set; whether it is engaged was not counted", what_is_set(napi)))
         }
-        Verdict::BusyPolled => {
+        NapiState::BusyPolled => {
             (Severity::Note, format!("busy polling without suspension: the application delivers {share}"))
         }
-        Verdict::Threaded => {
+        NapiState::Threaded => {
             (Severity::Ok, format!("the kernel thread polls: it delivers {}", by_kthread(napi)))
         }
-        Verdict::NotThreaded => {
+        NapiState::NotThreaded => {
             let set = if napi.napi.threaded.is_some_and(|threading| threading != Threading::Off) {
                 "set but not engaged"
             } else {
@@ -342,10 +344,10 @@ fn summary(case: &Case<'_>, napi: &NapiCase<'_>, verdict: Verdict, why: &str) ->
             };
             (Severity::Problem, format!("the kernel thread is {set}: it delivers {}{why}", by_kthread(napi)))
         }
-        Verdict::Deferred => {
+        NapiState::Deferred => {
             (Severity::Ok, format!("deferral is set and engaged: the timer delivers {}", by_timer(napi)))
         }
-        Verdict::NotDeferred => {
+        NapiState::NotDeferred => {
             let set = if napi.defers() { "set but not engaged" } else { "not set" };
             (Severity::Warning, format!("deferral is {set}: the timer delivers {}{why}", by_timer(napi)))
         }

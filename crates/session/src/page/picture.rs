@@ -54,7 +54,7 @@ pub enum Role {
 
 /// A setting as a point with two quantities. In both, less is better.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct PlottedSetting {
     /// Its name.
     pub name: String,
     /// The horizontal quantity.
@@ -99,12 +99,12 @@ pub fn html(title: &str, place: &str, sentences: &[String], figures: &[String]) 
 
 /// Returns the Pareto front, from left to right: the settings for which no other setting is better in both
 /// quantities.
-pub fn front(places: &[Place]) -> Vec<&Place> {
-    let beats = |one: &Place, other: &Place| {
+pub fn front(places: &[PlottedSetting]) -> Vec<&PlottedSetting> {
+    let beats = |one: &PlottedSetting, other: &PlottedSetting| {
         one.x <= other.x && one.y <= other.y && (one.x < other.x || one.y < other.y)
     };
-    let is_on = |place: &&Place| !places.iter().any(|other| beats(other, place));
-    let mut front: Vec<&Place> = places.iter().filter(is_on).collect();
+    let is_on = |place: &&PlottedSetting| !places.iter().any(|other| beats(other, place));
+    let mut front: Vec<&PlottedSetting> = places.iter().filter(is_on).collect();
     front.sort_by(|one, other| one.x.total_cmp(&other.x).then(other.y.total_cmp(&one.y)));
     front
 }
@@ -116,8 +116,8 @@ pub const fn style() -> &'static str {
 
 /// Draws settings as named points. Marks the Pareto front, the current setting and the winner. Empty for
 /// fewer than two places.
-pub fn scatter(x: &str, y: &str, places: &[Place]) -> String {
-    let places: Vec<Place> =
+pub fn scatter(x: &str, y: &str, places: &[PlottedSetting]) -> String {
+    let places: Vec<PlottedSetting> =
         places.iter().filter(|place| place.x.is_finite() && place.y.is_finite()).cloned().collect();
     if places.len() < 2 {
         return String::new();
@@ -191,10 +191,10 @@ impl Frame {
         );
     }
 
-    fn scatter(&self, figure: &mut String, places: &[Place], (name_of_x, name_of_y): (&str, &str)) {
-        let most = |of: fn(&Place) -> f64| places.iter().map(of).fold(f64::MIN_POSITIVE, f64::max);
-        let least = |of: fn(&Place) -> f64| places.iter().map(of).fold(f64::INFINITY, f64::min);
-        let scale = |of: fn(&Place) -> f64, from, to| {
+    fn scatter(&self, figure: &mut String, places: &[PlottedSetting], (name_of_x, name_of_y): (&str, &str)) {
+        let most = |of: fn(&PlottedSetting) -> f64| places.iter().map(of).fold(f64::MIN_POSITIVE, f64::max);
+        let least = |of: fn(&PlottedSetting) -> f64| places.iter().map(of).fold(f64::INFINITY, f64::min);
+        let scale = |of: fn(&PlottedSetting) -> f64, from, to| {
             let (low, high) = (least(of), most(of));
             // Response times can differ by large factors, so the scale may be logarithmic.
             let logarithmic = low > 0.0 && high / low > LOGARITHMIC_FROM;
@@ -245,7 +245,13 @@ impl Frame {
     }
 
     /// Writes a name next to its point, where it covers nothing else if there is such a place.
-    fn label(&self, figure: &mut String, place: &Place, (at, height): (f64, f64), boxes: &mut Vec<Box>) {
+    fn label(
+        &self,
+        figure: &mut String,
+        place: &PlottedSetting,
+        (at, height): (f64, f64),
+        boxes: &mut Vec<Box>,
+    ) {
         let name = match place.role {
             Role::Candidate => place.name.clone(),
             Role::Current if place.name == "current" => place.name.clone(),
@@ -374,8 +380,8 @@ impl Box {
 mod test {
     use super::*;
 
-    fn place(name: &str, x: f64, y: f64, role: Role) -> Place {
-        Place { name: name.to_owned(), x, y, role }
+    fn place(name: &str, x: f64, y: f64, role: Role) -> PlottedSetting {
+        PlottedSetting { name: name.to_owned(), x, y, role }
     }
 
     #[test]
@@ -415,7 +421,7 @@ mod test {
 
     #[test]
     fn names_of_settings_that_are_near_to_each_other_do_not_cover_each_other() {
-        let places: Vec<Place> = (0..6)
+        let places: Vec<PlottedSetting> = (0..6)
             .map(|at| {
                 place(&format!("suspend{at}"), 20.0 + f64::from(at), 400.0 + f64::from(at), Role::Candidate)
             })

@@ -99,7 +99,7 @@ pub struct Memcached {
     /// Measure this server as it is, instead of creating a lab.
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["matrix", "mode", "queues", "server_threads", "server"])]
     pub address: Option<SocketAddr>,
-    /// All eleven configurations of the IRQ-suspension document.
+    /// Measure all eleven configurations of the document "IRQ suspension".
     #[arg(long, conflicts_with = "mode")]
     pub matrix: bool,
     /// Measure these configurations.
@@ -147,7 +147,7 @@ pub struct Memcached {
     /// Number of keys.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub keys: u32,
-    /// Size of keys: bytes, or fb_key.
+    /// Size of keys: bytes, or fb_key, the distribution of sizes in Facebook's ETC workload.
     #[arg(long, value_name = "BYTES|NAME", default_value = "fb_key")]
     pub key_size: KeySize,
     /// Size of values: bytes, or fb_value.

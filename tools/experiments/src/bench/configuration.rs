@@ -19,7 +19,7 @@ pub enum Configuration {
     /// Each NAPI is polled by a kernel thread.
     Threaded {
         /// Where the threads may run.
-        place: Place,
+        place: KthreadPlacement,
         /// Whether the threads have the real-time class [`Configuration::REAL_TIME`].
         real_time: bool,
     },
@@ -33,7 +33,7 @@ pub enum Configuration {
 
 /// Where the kernel threads of NAPIs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum KthreadPlacement {
     /// On the CPUs that the scheduler selects.
     Anywhere,
     /// Each thread on one CPU of the set in `--kthread-cpus`, in turn.
@@ -64,8 +64,8 @@ impl Configuration {
     /// has gained since then.
     pub(crate) const THREADED_MATRIX: [Self; 5] = [
         Self::Softirq,
-        Self::Threaded { place: Place::Anywhere, real_time: false },
-        Self::Threaded { place: Place::Pinned, real_time: false },
+        Self::Threaded { place: KthreadPlacement::Anywhere, real_time: false },
+        Self::Threaded { place: KthreadPlacement::Pinned, real_time: false },
         Self::ThreadedBusy,
         Self::Workqueue(Workqueue::Unbound),
     ];
@@ -111,9 +111,9 @@ impl fmt::Display for Configuration {
             Self::Softirq => f.pad("softirq"),
             Self::Threaded { place, real_time } => {
                 let place = match place {
-                    Place::Anywhere => String::new(),
-                    Place::Pinned => PINNED.to_owned(),
-                    Place::On(cpu) => format!("@{cpu}"),
+                    KthreadPlacement::Anywhere => String::new(),
+                    KthreadPlacement::Pinned => PINNED.to_owned(),
+                    KthreadPlacement::On(cpu) => format!("@{cpu}"),
                 };
                 let class = if *real_time { FIFO } else { "" };
                 f.pad(&format!("{}{place}{class}", DeliveryMode::Threaded.name()))
@@ -136,9 +136,9 @@ fn threaded(text: &str) -> Option<Configuration> {
     let rest = text.strip_prefix(DeliveryMode::Threaded.name())?;
     let (place, real_time) = rest.strip_suffix(FIFO).map_or((rest, false), |place| (place, true));
     let place = match place {
-        "" => Place::Anywhere,
-        PINNED => Place::Pinned,
-        cpu => Place::On(Cpu(cpu.strip_prefix('@')?.parse().ok()?)),
+        "" => KthreadPlacement::Anywhere,
+        PINNED => KthreadPlacement::Pinned,
+        cpu => KthreadPlacement::On(Cpu(cpu.strip_prefix('@')?.parse().ok()?)),
     };
     Some(Configuration::Threaded { place, real_time })
 }

@@ -19,7 +19,7 @@ use runs::{Cell, Stage};
 use session::{Fault, clock, cycle};
 
 use super::background::Background;
-use super::configuration::{Configuration, Place as On};
+use super::configuration::{Configuration, KthreadPlacement};
 use super::error::BenchError;
 use super::exchange_args::Common;
 use super::lab_stage::{check_time, delivery_sampler, differences, interruptible, policy, settings};
@@ -33,7 +33,7 @@ use cli::OwnFiles;
 const PORT: u16 = 7007;
 
 /// Where server and client run.
-enum Place {
+enum Network {
     /// In a lab of two namespaces.
     Lab(Box<Lab>),
     /// On this host, over loopback.
@@ -58,7 +58,7 @@ pub(crate) struct ExchangeStage<'a> {
     counters: CounterSource,
     delivery: Option<DeliverySampler>,
     cell: Option<Applied>,
-    place: Place,
+    place: Network,
 }
 
 /// A server with the settings applied to it.
@@ -84,10 +84,10 @@ impl<'a> ExchangeStage<'a> {
         let threads =
             common.server_threads.unwrap_or_else(|| u32::try_from(layout.server.len()).unwrap_or(1));
         let place = if common.loopback {
-            Place::Loopback { netns: context.session.netns()?, files: OwnFiles::new()? }
+            Network::Loopback { netns: context.session.netns()?, files: OwnFiles::new()? }
         } else {
             let queues = common.queues.unwrap_or(threads.min(LabOptions::QUEUES_MAX));
-            Place::Lab(Box::new(Lab::new(&LabOptions::with_queues(queues))?))
+            Network::Lab(Box::new(Lab::new(&LabOptions::with_queues(queues))?))
         };
         let delivery = delivery_sampler(context, !common.uncounted);
         let or_servers = |cpus: &Option<CpuSet>| cpus.clone().unwrap_or_else(|| layout.server.clone());
@@ -148,8 +148,8 @@ impl<'a> ExchangeStage<'a> {
             command.args(["--wait-at-most", &format!("{}ns", span.0)]);
         }
         let started = match &self.place {
-            Place::Lab(lab) => lab.start_program(command, PORT),
-            Place::Loopback { netns, .. } => ServerProgram::start_in(netns, command, address),
+            Network::Lab(lab) => lab.start_program(command, PORT),
+            Network::Loopback { netns, .. } => ServerProgram::start_in(netns, command, address),
         };
         started.map_err(|error| Fault::failed(error).into())
     }
@@ -178,7 +178,7 @@ impl<'a> ExchangeStage<'a> {
         if let Some(applied) = &mut self.cell {
             applied.before = Some(before.clone());
         }
-        if let (Configuration::Mode(mode), Place::Loopback { .. }) = (configuration, &self.place) {
+        if let (Configuration::Mode(mode), Network::Loopback { .. }) = (configuration, &self.place) {
             return self.commit(epolls(&before, mode)?);
         }
         if let Configuration::Mode(mode) = configuration {
@@ -188,7 +188,7 @@ impl<'a> ExchangeStage<'a> {
         if configuration.threading() == Threading::Off {
             return Ok(());
         }
-        if matches!(self.place, Place::Loopback { .. }) {
+        if matches!(self.place, Network::Loopback { .. }) {
             return Err(unsupported("loopback has no NAPI that a kernel thread could poll").into());
         }
         if let (Configuration::Workqueue(workqueue), Some(applied)) = (configuration, &mut self.cell) {
@@ -232,8 +232,8 @@ impl<'a> ExchangeStage<'a> {
         let Machine { host, kernel, cpu_model } = Machine::this();
         let client: CpuSet = self.layout.client.iter().copied().collect();
         let place = match &self.place {
-            Place::Lab(lab) => format!("lab with {} queue(s)", lab.queues()),
-            Place::Loopback { .. } => "loopback".to_owned(),
+            Network::Lab(lab) => format!("lab with {} queue(s)", lab.queues()),
+            Network::Loopback { .. } => "loopback".to_owned(),
         };
         let beside = match &self.background {
             Background { hogs: 0, .. } => String::new(),
@@ -252,7 +252,7 @@ impl<'a> ExchangeStage<'a> {
     }
 }
 
-impl Place {
+impl Network {
     /// Returns the directory for files such as the journal.
     fn files(&self) -> PathBuf {
         match self {
@@ -319,7 +319,7 @@ fn epolls(host: &Host, mode: DeliveryMode) -> Result<Plan, Fault> {
 }
 
 /// Plans threaded polling for the NAPIs of a host, with the place and the class of the threads. `cpus` are
-/// the CPUs for [`Place::Pinned`].
+/// the CPUs for [`KthreadPlacement::Pinned`].
 pub(crate) fn threads(host: &Host, wanted: Configuration, cpus: &CpuSet) -> Result<Plan, Fault> {
     let because = || Reason::new("kernel threads poll", "netpolicy bench");
     let threading = wanted.threading();
@@ -338,9 +338,9 @@ pub(crate) fn threads(host: &Host, wanted: Configuration, cpus: &CpuSet) -> Resu
         change(threaded(now), threaded(threading));
         let Configuration::Threaded { place, real_time } = wanted else { continue };
         let cpu = match place {
-            On::Anywhere => None,
-            On::Pinned => pinned.next(),
-            On::On(cpu) => Some(cpu),
+            KthreadPlacement::Anywhere => None,
+            KthreadPlacement::Pinned => pinned.next(),
+            KthreadPlacement::On(cpu) => Some(cpu),
         };
         // A NAPI without a thread will get one that starts as all threads do.
         let thread = state.kthread.as_ref().or(host.kthread_begins.as_ref());

@@ -21,9 +21,9 @@ pub(crate) struct PlainStage {
     pub(crate) workload: MemcachedWorkload,
 }
 
-struct Place<'a>(&'a Netns);
+struct InNamespace<'a>(&'a Netns);
 
-impl Environment for Place<'_> {
+impl Environment for InNamespace<'_> {
     fn on_thread_start(&self, _thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         if Netns::is_current(self.0.id()) { Ok(()) } else { Ok(self.0.enter()?) }
     }
@@ -39,7 +39,7 @@ impl Stage for PlainStage {
     fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, BenchError> {
         let workload = MemcachedWorkload { seed: cell.seed, ..self.workload.clone() };
         let started = seconds_since_1970();
-        let run = load::memcached(self.address, &workload, cell.load, &Place(&self.netns))?;
+        let run = load::memcached(self.address, &workload, cell.load, &InNamespace(&self.netns))?;
         let Machine { host, kernel, cpu_model } = Machine::this();
         let origin = Origin::Measured(MeasuredOn {
             host,

@@ -11,7 +11,7 @@ use model::{CpuSet, FormatName, Nanoseconds, OfferedLoad, Workload};
 use runs::{Experiment, Gates, Grid, Progress, Results, Skipped, Stage, Stopped, Variant};
 use session::{Exit, Fault, HostState};
 
-use super::running::{Place, ProgressReport, early, of_signal, writable};
+use super::running::{ProgressReport, Testbed, early, of_signal, writable};
 use crate::Context;
 use crate::bench::exchange_args::{Common, Storage, Threaded};
 use crate::bench::{BenchError, Case, Compares, ExchangeStage, Layout, file_of_our_own, impossible};
@@ -120,7 +120,7 @@ fn conduct<B: Compares>(
     let mut signals = Signals::catch()?;
     let stage =
         ExchangeStage::new(context, &mut signals, layout, common, storage, cases[0].workload.clone())?;
-    measure(bench, context, stage, &cases, grid, gates.as_ref(), Place::Lab)
+    measure(bench, context, stage, &cases, grid, gates.as_ref(), Testbed::Lab)
 }
 
 /// Measures with the server on another machine.
@@ -165,7 +165,7 @@ fn across_machines<B: Compares>(
         grid_of::<B>(background_note(common.background, common.background_duty).into_iter().collect());
     grid.machines = stage.machines();
     stage.set_workload(cases[0].workload.clone());
-    measure(bench, context, stage, &cases, grid, gates.as_ref(), Place::Machines)
+    measure(bench, context, stage, &cases, grid, gates.as_ref(), Testbed::Machines)
 }
 
 /// Checks that the files can be written before the experiment, not only after it, and reads the gates.
@@ -208,7 +208,7 @@ fn measure<B: Compares, S: Exchanges>(
     cases: &[Case],
     mut grid: Grid,
     gates: Option<&Gates>,
-    place: Place,
+    place: Testbed,
 ) -> Result<Exit, Fault> {
     let common = bench.common();
     let configurations = bench

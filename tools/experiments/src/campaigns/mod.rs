@@ -22,7 +22,7 @@ use runs::{Cell, Experiment, Grid, Results, Skipped, Stage, Stopped};
 use session::{Exit, Fault};
 
 use self::run_log::{Earlier, RunLog};
-use self::running::{Place, ProgressReport, early, layout, of_signal, writable};
+use self::running::{ProgressReport, Testbed, early, layout, of_signal, writable};
 use crate::Context;
 use crate::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
 use crate::bench::{BenchError, LabStage, PlainStage, impossible, label};
@@ -153,7 +153,7 @@ fn conduct<S: Stage<Error = BenchError>>(
     workload: MemcachedWorkload,
     machines: Vec<MachineDescription>,
 ) -> Result<Exit, Fault> {
-    let place = if machines.is_empty() { Place::Lab } else { Place::Machines };
+    let place = if machines.is_empty() { Testbed::Lab } else { Testbed::Machines };
     let mut skipped = Vec::new();
     let candidates = labels.into_iter().map(|label| (label, None));
     let labels = match exchange::possible(stage, candidates, &mut skipped)? {

@@ -10,7 +10,7 @@ use runs::{Experiment, Grid, Overall, Results, Stage, Stopped, Variant};
 use session::{Exit, Fault};
 
 use super::exchange::{among, offline, possible, publish};
-use super::running::{Place, ProgressReport, early, writable};
+use super::running::{ProgressReport, Testbed, early, writable};
 use crate::Context;
 use crate::bench::{BenchError, Layout, Mixture, Policies, PoliciesStage, Tuning, impossible};
 use crate::machines::control::Control;
@@ -68,10 +68,10 @@ pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, F
     let stage = PoliciesStage::new(context, &mut signals, layout, arguments)?;
     if let Some(server) = arguments.foreign.server() {
         let grid = titled(format!("Policies with {}", server.command));
-        return foreign(arguments, context, stage, grid, Place::Lab);
+        return foreign(arguments, context, stage, grid, Testbed::Lab);
     }
     let cpus = u32::try_from(online.len()).unwrap_or(u32::MAX);
-    mixed(arguments, context, stage, (cpus, notes, Vec::new()), Place::Lab)
+    mixed(arguments, context, stage, (cpus, notes, Vec::new()), Testbed::Lab)
 }
 
 /// Measures with the servers on another machine.
@@ -102,10 +102,10 @@ fn across_machines(arguments: &Policies, context: &Context<'_>) -> Result<Exit, 
     let (cpus, machines) = (stage.server_cpus(), stage.machines());
     if let (Some(name), Some(server)) = (&arguments.foreign.service, &options.server) {
         let grid = Grid { machines, ..titled(format!("Policies with {name} on {server}")) };
-        return foreign(arguments, context, stage, grid, Place::Machines);
+        return foreign(arguments, context, stage, grid, Testbed::Machines);
     }
     let notes = MACHINES_NOTES.map(str::to_owned).to_vec();
-    mixed(arguments, context, stage, (cpus, notes, machines), Place::Machines)
+    mixed(arguments, context, stage, (cpus, notes, machines), Testbed::Machines)
 }
 
 fn titled(title: String) -> Grid {
@@ -159,7 +159,7 @@ fn mixed<S: Mixes>(
     context: &Context<'_>,
     mut stage: S,
     (cpus, notes, machines): (u32, Vec<String>, Vec<MachineDescription>),
-    place: Place,
+    place: Testbed,
 ) -> Result<Exit, Fault> {
     let mixtures = arguments.mixtures(cpus);
     let Some(fullest) = fullest(&mixtures) else {
@@ -203,7 +203,7 @@ fn foreign<S: Mixes>(
     context: &Context<'_>,
     mut stage: S,
     mut grid: Grid,
-    place: Place,
+    place: Testbed,
 ) -> Result<Exit, Fault> {
     let connections = arguments.foreign.connections();
     let workloads: Vec<_> = connections.iter().filter_map(|flows| arguments.of_foreign(*flows)).collect();
@@ -288,7 +288,7 @@ pub(super) fn empty(arguments: &Policies, mixtures: &[Mixture], title: &str) -> 
     }
 }
 
-/// Runs the experiments one after another, until one stops. A mixed experiment gives two variants: one for
+/// Runs the experiments one after another. If one is interrupted, the others are not run. A mixed experiment gives two variants: one for
 /// each kind of workload.
 fn experiments<S: Mixes>(
     arguments: &Policies,

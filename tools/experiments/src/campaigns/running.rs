@@ -18,7 +18,7 @@ pub(super) fn layout(context: &Context<'_>) -> Result<Layout, Fault> {
 
 /// Where an experiment runs.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum Testbed {
     /// In a lab, or on this host.
     Lab,
     /// On this machine and another.
@@ -31,7 +31,7 @@ pub(super) fn early(
     results: &Results,
     cell: &str,
     failure: Failure<BenchError>,
-    place: Place,
+    place: Testbed,
 ) -> Result<Option<Exit>, Fault> {
     let made = format!("{} of {} runs were made", results.evidence.len(), results.experiment.order().len());
     let (cause, unrestored) = match failure {
@@ -41,15 +41,15 @@ pub(super) fn early(
     let restored = unrestored.is_none();
     match (unrestored, place) {
         (None, _) => {}
-        (Some(restore), Place::Lab) => {
+        (Some(restore), Testbed::Lab) => {
             context.console.say(&format!("The lab was not restored before it was removed: {restore}"));
         }
         // Report that the host was not restored: that is more important than why the run failed.
-        (Some(BenchError::Failed(restore)), Place::Machines) if restore.exit == Exit::NotRestored => {
+        (Some(BenchError::Failed(restore)), Testbed::Machines) if restore.exit == Exit::NotRestored => {
             context.console.say(&format!("Stopped in {cell}: {made}: {cause}"));
             return Err(restore);
         }
-        (Some(restore), Place::Machines) => {
+        (Some(restore), Testbed::Machines) => {
             context
                 .console
                 .say(&format!("The server's machine did not confirm that it was restored: {restore}"));
@@ -62,9 +62,9 @@ pub(super) fn early(
         }
         BenchError::Interrupted(signal) => {
             let left = match place {
-                Place::Lab => " The lab was removed with its contents.",
-                Place::Machines if restored => " The server's machine was restored.",
-                Place::Machines => "",
+                Testbed::Lab => " The lab was removed with its contents.",
+                Testbed::Machines if restored => " The server's machine was restored.",
+                Testbed::Machines => "",
             };
             context.console.say(&format!("Interrupted in {cell}: {made}.{left}"));
             Ok(Some(Exit::Command(of_signal(signal))))

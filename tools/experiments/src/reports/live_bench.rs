@@ -209,8 +209,8 @@ impl Report for LiveCostReport {
             "CPU time of the server for each request at {}, {} rounds: {off}",
             self.load, self.rounds
         ));
-        page.line(format!("20 ms of each second measured: {}", percent(self.sampled)));
-        page.line(format!("measured continuously:         {}", percent(self.attached)));
+        page.line(format!("measuring 20 ms of each second: {}", percent(self.sampled)));
+        page.line(format!("measuring continuously:         {}", percent(self.attached)));
         let mut table = Table::new(&["PROGRAM", "RUNS/REQUEST", "NS/RUN"]);
         for of in &self.profile {
             table.row([

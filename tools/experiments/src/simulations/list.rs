@@ -3,7 +3,7 @@
 /// Splits a list: `a,b`, or `"0,2","1,3"`.
 ///
 /// # Errors
-/// What is wrong with the quotes.
+/// If a quote is not closed, or no comma follows a quoted value.
 pub(super) fn listed(text: &str) -> Result<Vec<String>, &'static str> {
     let mut values = Vec::new();
     let mut rest = text;

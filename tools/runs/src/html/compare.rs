@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 use session::page::drawing::{CSS, Escaped, Scale, line_across, tick_below};
-use session::page::picture::{Place, scatter, style};
+use session::page::picture::{PlottedSetting, scatter, style};
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 260.0;
@@ -45,7 +45,7 @@ pub fn html_of_compare(
     title: &str,
     place: &str,
     verdicts: &[String],
-    places: &[Place],
+    places: &[PlottedSetting],
     margin: f64,
     charts: &[CompareChart],
 ) -> String {
@@ -200,7 +200,7 @@ mod test {
 
     #[test]
     fn the_settings_are_points_of_one_picture_which_comes_first() {
-        let place = |name: &str, x, y, role| Place { name: name.to_owned(), x, y, role };
+        let place = |name: &str, x, y, role| PlottedSetting { name: name.to_owned(), x, y, role };
         let places =
             [place("current", 20.0, 400.0, Role::Current), place("<cpu>", 10.0, 800.0, Role::Winner)];
         let page = html_of_compare("cache", "here", &["a verdict".to_owned()], &places, 5.0, &[]);

@@ -445,7 +445,7 @@ pub(crate) enum State {
 /// CPU topology: cores, SMT siblings, cache groups and NUMA nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
-    pub(super) places: IndexVec<CpuId, Place>,
+    pub(super) places: IndexVec<CpuId, CpuLocation>,
     pub(super) llc_cpus: usize,
     pub(crate) smt: bool,
     pub(super) node_distance: u64,
@@ -453,7 +453,7 @@ pub(crate) struct Topology {
 
 /// A CPU's position in the topology.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct CpuLocation {
     /// The CPUs that share its last-level cache.
     pub(super) llc: CpuMask,
     pub(super) node: NodeId,
@@ -466,7 +466,7 @@ impl Topology {
         let place = |cpu: CpuId| {
             let first = cpu.index() / llc * llc;
             let group = first..(first + llc).min(cpus);
-            Place { llc: group.map(CpuId::new).collect(), node: NodeId::new(cpu.index() / node) }
+            CpuLocation { llc: group.map(CpuId::new).collect(), node: NodeId::new(cpu.index() / node) }
         };
         Self {
             places: IndexVec::from_fn(cpus, place),

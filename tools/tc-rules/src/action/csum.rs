@@ -20,7 +20,7 @@ mod update {
     pub(super) const SCTP: u32 = 64;
 }
 
-/// tc's words for the checksums, by the kernel's bit.
+/// tc's keyword for each checksum, by its flag in the kernel.
 const NAMES: [(u32, &str); 7] = [
     (update::IPV4HDR, "iph"),
     (update::ICMP, "icmp"),

@@ -98,10 +98,10 @@ struct Spec {
 macro_rules! fields {
     ($($name:ident = $keyword:literal $attr:literal $mask:literal $bytes:literal $form:expr,)*) => {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "names of the kernel, whose numbers are the table's indices")]
-        enum Place { $($name,)* }
+        enum FieldIndex { $($name,)* }
 
         impl Field {
-            $(#[doc = concat!("`TCA_FLOWER_KEY_", stringify!($name), "`")] pub const $name: Self = Self(Place::$name as u8);)*
+            $(#[doc = concat!("`TCA_FLOWER_KEY_", stringify!($name), "`")] pub const $name: Self = Self(FieldIndex::$name as u8);)*
         }
 
         const FIELDS: &[Spec] = &[$(Spec { keyword: $keyword, attr: $attr, mask: $mask, bytes: $bytes, form: $form },)*];

@@ -25,7 +25,7 @@ pub(super) enum What {
 
 /// The position of a token: the word of the line, and the bytes within it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct TokenSpan {
     word: usize,
     start: usize,
     end: usize,
@@ -34,7 +34,7 @@ pub(super) struct Place {
 #[derive(Clone, Debug)]
 pub(super) struct Token {
     pub(super) what: What,
-    place: Place,
+    place: TokenSpan,
 }
 
 impl Token {
@@ -61,7 +61,7 @@ impl Token {
     }
 }
 
-impl Place {
+impl TokenSpan {
     fn wrong(self, message: impl Into<std::borrow::Cow<'static, str>>) -> Box<Wrong> {
         Wrong::within(self.word, (self.start, self.end), message)
     }
@@ -85,7 +85,7 @@ impl<'a> Tokens<'a> {
         if self.at > 0 {
             match self.rest() {
                 Some((word, rest)) if !rest.is_empty() => {
-                    let place = Place { word: self.words.place(), start: self.at, end: word.len() };
+                    let place = TokenSpan { word: self.words.place(), start: self.at, end: word.len() };
                     return Err(place.wrong("the expression should end here"));
                 }
                 _ => self.words.skip(),
@@ -128,7 +128,7 @@ impl<'a> Tokens<'a> {
             }
             b'"' => {
                 self.at += 1;
-                What::String(self.string(Place { word: number, start, end: word.len() })?)
+                What::String(self.string(TokenSpan { word: number, start, end: word.len() })?)
             }
             _ => {
                 let length = rest.find([' ', '\t', '\r', '\n', '(', ')']).unwrap_or(rest.len());
@@ -142,7 +142,7 @@ impl<'a> Tokens<'a> {
             }
         };
         let end = if self.words.place() == number { self.at } else { word.len() };
-        Ok(Token { what, place: Place { word: number, start, end } })
+        Ok(Token { what, place: TokenSpan { word: number, start, end } })
     }
 
     /// Returns the type of the next token, if there is one, without consuming the token.
@@ -157,7 +157,7 @@ impl<'a> Tokens<'a> {
     }
 
     /// Reads the parenthesised tokens that come next; also returns the position of the closing parenthesis.
-    pub(super) fn arguments(&mut self) -> Read<(Vec<Token>, Place)> {
+    pub(super) fn arguments(&mut self) -> Read<(Vec<Token>, TokenSpan)> {
         let open = self.next()?;
         if open.what != What::Open {
             return Err(open.wrong("the arguments of a match must be in parentheses"));
@@ -178,7 +178,7 @@ impl<'a> Tokens<'a> {
 
     /// Reads up to the next quote. A string may span several words of the line, which are joined by single
     /// blanks.
-    fn string(&mut self, place: Place) -> Read<Vec<u8>> {
+    fn string(&mut self, place: TokenSpan) -> Read<Vec<u8>> {
         let mut string = Vec::new();
         while let Some(word) = self.words.peek() {
             while let Some(byte) = word.as_bytes().get(self.at) {
@@ -197,7 +197,7 @@ impl<'a> Tokens<'a> {
     }
 
     /// Decodes an escape sequence.
-    fn escape(&mut self, word: &str, place: Place) -> Read<u8> {
+    fn escape(&mut self, word: &str, place: TokenSpan) -> Read<u8> {
         let bytes = word.as_bytes();
         let digits = |from: usize, most: usize, radix: u32| {
             let rest = bytes.iter().skip(from).take(most);
@@ -235,11 +235,11 @@ impl<'a> Tokens<'a> {
 pub(super) struct Args<'t> {
     tokens: std::slice::Iter<'t, Token>,
     last: Option<&'t Token>,
-    end: Place,
+    end: TokenSpan,
 }
 
 impl<'t> Args<'t> {
-    pub(super) fn new(tokens: &'t [Token], end: Place) -> Self {
+    pub(super) fn new(tokens: &'t [Token], end: TokenSpan) -> Self {
         Self { tokens: tokens.iter(), last: None, end }
     }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use libtest_mimic::{Failed, Trial};
 use tc_rules::kernel::{Devices, Loader, Options, dump};
-use tc_rules::{Batch, Expected, Found};
+use tc_rules::{Batch, Expected, RuleMatch};
 use testkit::{Need, test};
 
 use crate::rules::{HOOK, Stage, text};
@@ -115,7 +115,7 @@ fn every_kind() -> Result<(), Failed> {
                 writeln!(wrong, "{line} is unknown in the dump")?;
                 continue;
             };
-            if expected.match_rule(found) != Found::Expected(1) {
+            if expected.match_rule(found) != RuleMatch::Expected(1) {
                 writeln!(wrong, "{line}\n  {:?}\n  {:?}", found.canonical(), rule.canonical())?;
             }
             if found.line(&mut devices).is_none() {

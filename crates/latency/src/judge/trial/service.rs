@@ -114,7 +114,7 @@ pub(super) struct Service {
     pub(super) connected: bool,
 }
 
-/// How long the most recent windows without an answer were.
+/// The lengths of the most recent windows without an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Silence {
     /// The total length, in seconds, of consecutive windows without an answer.

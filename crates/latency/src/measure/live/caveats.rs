@@ -70,7 +70,7 @@ impl Unpaired {
 /// Returns findings about the reliability of a service's windows. `object` is the service's name.
 /// `answers_late` tells whether this kernel, like older ones, records answers only after they were sent.
 pub fn caveats(object: &str, series: &Series, answers_late: bool) -> Vec<Finding> {
-    let mut found = Found { object, findings: Vec::new() };
+    let mut found = Caveats { object, findings: Vec::new() };
     let counts = series.counts();
     found.of_what_waits(series);
     let is_empty = counts.arrivals == 0 && counts.answered == 0;
@@ -105,12 +105,12 @@ pub fn caveats(object: &str, series: &Series, answers_late: bool) -> Vec<Finding
     found.findings
 }
 
-struct Found<'a> {
+struct Caveats<'a> {
     object: &'a str,
     findings: Vec<Finding>,
 }
 
-impl Found<'_> {
+impl Caveats<'_> {
     fn add(
         &mut self,
         rule: &str,
