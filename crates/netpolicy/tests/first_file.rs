@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use made::{device, host, process_id, server, veth};
-use model::host::{Process, Socket, SocketState, Unread};
+use model::host::{PortRange, Process, Socket, SocketState, Unread};
 use model::{Fd, Host, Label, Pid, PolicyName};
 use netpolicy::init::{FirstFile, HostServices, ListeningSocket};
 use proptest::prelude::*;
@@ -87,6 +87,14 @@ fn cache_server() -> HostServices {
 #[test]
 fn a_cache_server_gets_a_file_that_asks_for_nothing() {
     insta::assert_snapshot!(FirstFile::of(&cache_server(), PolicyName::None).text);
+}
+
+#[test]
+fn udp_ports_of_clients_are_those_of_the_hosts_range() {
+    let mut seen = cache_server();
+    seen.host.local_ports = PortRange { first: 1_024, last: 32_767 };
+    let file = FirstFile::of(&seen, PolicyName::None);
+    assert!(file.text.contains("#[service.chrony]"), "{}", file.text);
 }
 
 #[test]

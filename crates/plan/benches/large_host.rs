@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use model::host::{
     Capabilities, Coalesce, Confidence, CpuInfo, Device, Epoll, Irq, IrqEdge, Membership, Napi, NapiEdge,
-    Pair, Process, Rings, RxQueueState, Socket, SocketState, Thread, Topology, TxQueueState,
+    Pair, PortRange, Process, Rings, RxQueueState, Socket, SocketState, Thread, Topology, TxQueueState,
 };
 use model::nic::Rss;
 use model::policy::Match;
@@ -189,6 +189,7 @@ fn host() -> Host {
         }],
         sysctls: BTreeMap::new(),
         rps_default_mask: CpuSet::new(),
+        local_ports: PortRange::default(),
         kthread_begins: None,
         rt_throttling: None,
         irqbalance: None,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::host::{Device, Process, Socket, SocketState};
+use model::host::{Device, PortRange, Process, Socket, SocketState};
 use model::{DeliveryMode, DeviceId, NapiId, PolicyName, Spread};
 
 use crate::claim::{Claims, QueueClaim, ResolvedRequest};
@@ -31,10 +31,9 @@ pub(crate) struct QueueClaims<'h> {
     divided: BTreeSet<DeviceId>,
     /// The inodes of the UDP sockets that receive only the datagrams of their queues.
     by_queue: BTreeSet<u64>,
+    /// The ports that the kernel gives to clients.
+    local_ports: PortRange,
 }
-
-/// The first port that Linux gives to clients by default. Kernel: `net/ipv4/af_inet.c` `inet_init_net()`.
-const CLIENT_PORTS_FROM: u16 = 32_768;
 
 impl<'h> QueueClaims<'h> {
     /// Collects the queues of this host, without owners.
@@ -70,7 +69,20 @@ impl<'h> QueueClaims<'h> {
             Spread::Hash | Spread::Foreign => Vec::new(),
         });
         let by_queue = by_queue.collect();
-        Self { per_napi, after, queues, by_device, by_napi, likely, bare, claims, divided, by_queue }
+        let local_ports = index.host.local_ports;
+        Self {
+            per_napi,
+            after,
+            queues,
+            by_device,
+            by_napi,
+            likely,
+            bare,
+            claims,
+            divided,
+            by_queue,
+            local_ports,
+        }
     }
 
     /// Returns the device on any of whose queues datagrams of this socket may arrive, because the NAPI of an
@@ -80,7 +92,8 @@ impl<'h> QueueClaims<'h> {
         let port = socket.local.map_or(0, |local| local.port());
         let is_server = socket.state == SocketState::Udp
             && socket.remote.is_none()
-            && (1..CLIENT_PORTS_FROM).contains(&port);
+            && port != 0
+            && !self.local_ports.contains(port);
         (is_server && !self.by_queue.contains(&socket.inode)).then(|| self.device_of(socket.napi?))?
     }
 

@@ -1,11 +1,11 @@
-//! Reads and writes host-wide sysctls in `/proc/sys/net/core`.
+//! Reads and writes sysctls of `/proc/sys/net`.
 //!
-//! The sysctls are visible only in the initial network namespace (6.18, `net/core/sysctl_net_core.c`
-//! `net_core_table`). In any other namespace, [`all`] returns nothing.
+//! The host-wide sysctls in `net/core` are visible only in the initial network namespace (6.18,
+//! `net/core/sysctl_net_core.c` `net_core_table`). In any other namespace, [`all`] returns nothing.
 
 use std::collections::BTreeMap;
 
-use model::host::Unread;
+use model::host::{PortRange, Unread};
 use model::{CpuSet, Sysctl};
 
 use crate::error::{Errno, KernelError};
@@ -34,19 +34,40 @@ pub fn all(unread: &mut Vec<Unread>) -> BTreeMap<Sysctl, u64> {
 ///
 /// Kernel: 6.3, `net/core/sysctl_net_core.c` `rps_default_mask_sysctl()`.
 pub fn rps_default_mask(unread: &mut Vec<Unread>) -> CpuSet {
-    const PATH: &str = "/proc/sys/net/core/rps_default_mask";
-    match std::fs::read_to_string(PATH) {
-        Ok(text) => CpuSet::parse_mask(text.trim()).unwrap_or_else(|not| {
-            unread.push(Unread { what: PATH.to_owned(), why: not.to_string() });
-            CpuSet::new()
-        }),
-        Err(error) => {
-            if error.kind() != std::io::ErrorKind::NotFound {
-                unread.push(Unread { what: PATH.to_owned(), why: error.to_string() });
-            }
-            CpuSet::new()
+    let parse = |text: &str| CpuSet::parse_mask(text).map_err(|not| not.to_string());
+    of_namespace("/proc/sys/net/core/rps_default_mask", parse, unread)
+}
+
+/// Returns the ports that the kernel gives to sockets of the calling thread's namespace that do not bind one.
+///
+/// Kernel: 6.18, `net/ipv4/sysctl_net_ipv4.c` `ipv4_local_port_range()`.
+pub fn local_ports(unread: &mut Vec<Unread>) -> PortRange {
+    let parse = |text: &str| {
+        let mut ports = text.split_ascii_whitespace().map(str::parse::<u16>);
+        match (ports.next(), ports.next(), ports.next()) {
+            (Some(Ok(first)), Some(Ok(last)), None) => Ok(PortRange { first, last }),
+            _ => Err(format!("`{text}` is not two ports")),
         }
-    }
+    };
+    of_namespace("/proc/sys/net/ipv4/ip_local_port_range", parse, unread)
+}
+
+/// Reads a sysctl of the calling thread's namespace. Returns the default on kernels without the sysctl, and
+/// if it cannot be read.
+fn of_namespace<T: Default>(
+    path: &str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+    unread: &mut Vec<Unread>,
+) -> T {
+    let value = match std::fs::read_to_string(path) {
+        Ok(text) => parse(text.trim()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(T::default()),
+        Err(error) => Err(error.to_string()),
+    };
+    value.unwrap_or_else(|why| {
+        unread.push(Unread { what: path.to_owned(), why });
+        T::default()
+    })
 }
 
 /// Reads a sysctl.

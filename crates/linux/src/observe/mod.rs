@@ -27,7 +27,7 @@ pub use received::received;
 
 use std::collections::BTreeMap;
 
-use model::host::Unread;
+use model::host::{PortRange, Unread};
 use model::{CpuSet, Host, KernelVersion, KthreadState, Sysctl};
 use sys::error::{Cause, KernelError};
 use sys::netns::Netns;
@@ -63,7 +63,7 @@ fn whole(
     if let Ok(sysfs) = &sources.sysfs {
         sysfs.keep_with(netns);
     }
-    let Sysctls { values: sysctls, rps_default_mask, mut unread } = sysctls;
+    let Sysctls { values: sysctls, rps_default_mask, local_ports, mut unread } = sysctls;
     let mut devices = device::devices(netns.id(), sources, None, &mut unread)?;
     let vectors = device::vectors(&devices);
     let (mut irqs, mut irqbalance) = (Vec::new(), None);
@@ -85,6 +85,7 @@ fn whole(
         devices: devices.into_iter().map(|seen| seen.device).collect(),
         sysctls,
         rps_default_mask,
+        local_ports,
         irqs,
         processes,
         app_requests: Vec::new(),
@@ -102,6 +103,7 @@ fn whole(
 struct Sysctls {
     values: BTreeMap<Sysctl, u64>,
     rps_default_mask: CpuSet,
+    local_ports: PortRange,
     unread: Vec<Unread>,
 }
 
@@ -109,7 +111,8 @@ impl Sysctls {
     fn read_here() -> Self {
         let mut unread = Vec::new();
         let (values, rps_default_mask) = (sysctl::all(&mut unread), sysctl::rps_default_mask(&mut unread));
-        Self { values, rps_default_mask, unread }
+        let local_ports = sysctl::local_ports(&mut unread);
+        Self { values, rps_default_mask, local_ports, unread }
     }
 }
 

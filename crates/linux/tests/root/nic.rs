@@ -3,6 +3,7 @@
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
 use linux::{Cause, Errno, Kernel};
+use model::host::PortRange;
 use model::{
     ChannelKind, CoalesceParam, CpuSet, FlowRule, HostKnob, NicKnob, Offload, PacketSize, Qdisc, QdiscKind,
     QdiscOption, Qdiscs, QueueCoalesceParam, QueueIndex, QueueSpan, RingKind, RxQueue, RxQueueKnob, Setting,
@@ -52,6 +53,13 @@ pub(crate) fn tests() -> Vec<Trial> {
             assert_eq!(host.rps_default_mask, mask);
             let later = host.device_named("later0").ok_or("later0")?;
             assert_eq!(later.rx_queues[0].rps_cpus, mask, "the premise");
+            Ok(())
+        }),
+        test("the_ports_of_clients_are_those_of_their_namespace", needs, || {
+            let wire = Wire::new(1)?;
+            assert_eq!(wire.observe()?.local_ports, PortRange::default());
+            wire.near()?.run(|| std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "1025 2048"))??;
+            assert_eq!(wire.observe()?.local_ports, PortRange { first: 1025, last: 2048 });
             Ok(())
         }),
         test("an_offload_that_is_fixed_is_refused_and_one_that_waits_is_requested", needs, || {

@@ -65,6 +65,10 @@ pub struct Host {
     /// The `rps_cpus` with which new receive queues in the namespace start (`net.core.rps_default_mask`).
     #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub rps_default_mask: CpuSet,
+    /// The ports that the kernel gives to sockets of the namespace that do not bind one
+    /// (`net.ipv4.ip_local_port_range`).
+    #[serde(default, skip_serializing_if = "PortRange::is_default")]
+    pub local_ports: PortRange,
     /// The interrupts of the devices and those that the operator named, by number.
     pub irqs: Vec<Irq>,
     /// The observed processes, by pid.
@@ -90,6 +94,35 @@ pub struct Host {
     pub pressure: Option<Pressure>,
     /// The parts that could not be read, with reasons; empty if everything was read.
     pub unread: Vec<Unread>,
+}
+
+/// A range of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortRange {
+    /// The lowest port.
+    pub first: u16,
+    /// The highest port.
+    pub last: u16,
+}
+
+impl PortRange {
+    /// Whether a port is in the range.
+    pub fn contains(&self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Default for PortRange {
+    /// Returns the range with which a network namespace starts. Kernel: 6.18, `net/ipv4/af_inet.c`
+    /// `inet_init_net()`.
+    fn default() -> Self {
+        Self { first: 32_768, last: 60_999 }
+    }
 }
 
 /// A running irqbalance, which moves every interrupt that is not banned.

@@ -22,11 +22,6 @@ const SERVICES_MAX: usize = 24;
 /// The maximum number of pids, names or ports in a comment's list.
 const LISTED_MAX: usize = 5;
 
-/// The first ephemeral port. A service with a lower port was given that port explicitly.
-///
-/// Kernel: Documentation/networking/ip-sysctl.rst, `ip_local_port_range`.
-const EPHEMERAL_FIRST: u16 = 32_768;
-
 /// A first policy file. Until it is edited, it requests nothing, or the same policy for everything.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct FirstFile {
@@ -163,7 +158,8 @@ impl FirstFile {
                 }
                 continue;
             }
-            let is_client = group.listening.iter().all(|(udp, port)| *udp && *port >= EPHEMERAL_FIRST);
+            let is_client =
+                group.listening.iter().all(|(udp, port)| *udp && host.local_ports.contains(*port));
             if is_client {
                 self.left_out.push(format!("{name} ({}): UDP ports of a client", short(&group.ports())));
             } else if !group.reachable {

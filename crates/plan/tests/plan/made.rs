@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use model::host::{
     Capabilities, Channels, Coalesce, Confidence, CpuInfo, Device, Epoll, Features, HolderKind,
-    HolderProcess, Irq, IrqEdge, Membership, Napi, NapiEdge, Pair, PlacedRule, Process, QueueHolder,
-    RssContext, RxQueueState, Socket, SocketState, Thread, Topology, TxQueueState,
+    HolderProcess, Irq, IrqEdge, Membership, Napi, NapiEdge, Pair, PlacedRule, PortRange, Process,
+    QueueHolder, RssContext, RxQueueState, Socket, SocketState, Thread, Topology, TxQueueState,
 };
 use model::policy::Match;
 use model::{
@@ -49,6 +49,7 @@ pub(crate) fn host() -> Host {
         devices: Vec::new(),
         sysctls: BTreeMap::new(),
         rps_default_mask: CpuSet::new(),
+        local_ports: PortRange::default(),
         kthread_begins: Some(KthreadState {
             pid: None,
             cpus: (0..4).map(Cpu).collect(),

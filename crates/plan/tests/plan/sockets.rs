@@ -1,6 +1,6 @@
 //! Tests sockets that no epoll watches, such as those of a server that waits in `recv`.
 
-use model::host::{SharedListeners, Socket, SocketState};
+use model::host::{PortRange, SharedListeners, Socket, SocketState};
 use model::policy::Match;
 use model::{
     DeliveryMode, Fd, Host, Intent, ListenerGroup, NapiId, NapiKnob, NicRequest, Pid, Policy, PolicyName,
@@ -78,8 +78,9 @@ fn a_server_that_waits_in_recv_polls_as_long_as_napibusy_and_what_is_set_is_no_c
 
 #[test]
 fn a_datagram_server_gets_its_mode_on_all_queues_of_the_device_of_its_first_packet() {
-    let queues = |socket: Socket, spread: Spread| {
+    let queues_with = |socket: Socket, spread: Spread, local_ports: PortRange| {
         let mut host = with_sockets(vec![socket]);
+        host.local_ports = local_ports;
         let address = "0.0.0.0:53".parse().expect("an address");
         let id = ListenerGroup { netns: host.netns, transport: Transport::Udp, address };
         host.listeners =
@@ -91,10 +92,13 @@ fn a_datagram_server_gets_its_mode_on_all_queues_of_the_device_of_its_first_pack
         });
         of_napis.collect::<Vec<u32>>()
     };
+    let queues = |socket, spread| queues_with(socket, spread, PortRange::default());
     assert_eq!(queues(udp(3, Some(300), None), Spread::Hash), [0, 1]);
     let client =
         Socket { local: Some("0.0.0.0:40000".parse().expect("an address")), ..udp(3, Some(300), None) };
-    assert_eq!(queues(client, Spread::Hash), [0], "a resolver's own queries");
+    assert_eq!(queues(client.clone(), Spread::Hash), [0], "a resolver's own queries");
+    let low = PortRange { first: 1_024, last: 32_767 };
+    assert_eq!(queues_with(client, Spread::Hash, low), [0, 1], "not a port that the kernel gives to clients");
     let connected =
         Socket { remote: Some("192.0.2.9:4000".parse().expect("an address")), ..udp(3, Some(300), None) };
     assert_eq!(queues(connected, Spread::Hash), [0]);
