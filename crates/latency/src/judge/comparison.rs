@@ -259,12 +259,14 @@ pub(crate) enum Broken {
 }
 
 impl<'a> Comparison<'a> {
-    /// Finds the service, plans each candidate and loads the meter, without writing anything.
+    /// Finds the service, plans each candidate and loads the meter, without writing anything. `lock` is the
+    /// lock of a caller that holds it for more than this comparison.
     ///
     /// # Errors
     /// If the service cannot be measured, a candidate cannot alternate, or another comparison is running.
     pub fn prepare(
         options: ComparisonOptions,
+        lock: Option<ComparisonLock>,
         selection: &ServiceSelection,
         session: &'a Session,
         operator: &'a dyn Operator,
@@ -276,7 +278,10 @@ impl<'a> Comparison<'a> {
             return Err(Fault::new(Exit::Usage, format!("candidate {twice} is given twice")));
         }
         let target = MeasuredService::of(selection, session, operator)?;
-        let lock = ComparisonLock::take(session, &target.netns)?;
+        let lock = match lock.filter(|lock| lock.is_of(&target.netns)) {
+            Some(lock) => lock,
+            None => ComparisonLock::take(session, &target.netns)?,
+        };
         let turn = options.window + options.guard;
         let once = match options.disruptive {
             true => OneShot::plan(&options, &target, session, operator)?,
@@ -358,7 +363,7 @@ impl<'a> Comparison<'a> {
     /// alternate, or if there are too few windows or requests. Writes nothing.
     ///
     /// # Errors
-    /// If the meter fails. After a signal, there is no prediction, and the comparison ends immediately.
+    /// If the meter fails, or the service's datagrams are not paired with answers. After a signal, there is no prediction, and the comparison ends immediately.
     pub fn foresight(
         &mut self,
         whole: bool,

@@ -5,9 +5,11 @@ use std::io::{self, Read, Seek, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::Arc;
 
 use linux::Netns;
 use linux::peer::UnixPeer;
+use model::NetnsId;
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use session::{Exit, Fault, Session};
@@ -20,15 +22,15 @@ const NAME: &[u8] = b"netpolicy/comparison";
 const ROOT: u32 = 0;
 
 /// A lock that permits this process to alternate the settings of a network namespace. Two comparisons would
-/// disturb each other's windows, even without shared queues. The kernel releases the lock when the process
-/// exits.
-#[derive(Debug)]
+/// disturb each other's windows, even without shared queues. All clones hold the same lock. The kernel
+/// releases the lock when the process exits.
+#[derive(Clone, Debug)]
 pub struct ComparisonLock {
+    netns: NetnsId,
+    /// The locked file, and the socket that holds the name; `None` if an unprivileged user has bound the
+    /// name.
     #[expect(dead_code, reason = "kept open to hold the lock")]
-    file: File,
-    /// The socket that holds the name; `None` if an unprivileged user has bound the name.
-    #[expect(dead_code, reason = "kept open to hold the name")]
-    listener: Option<UnixListener>,
+    held: Arc<(File, Option<UnixListener>)>,
 }
 
 impl ComparisonLock {
@@ -55,7 +57,12 @@ impl ComparisonLock {
         let listener = netns.run(listen)??;
         file.set_len(0).and_then(|()| file.rewind()).map_err(failed)?;
         writeln!(file, "{}", std::process::id()).map_err(failed)?;
-        Ok(Self { file, listener })
+        Ok(Self { netns: netns.id(), held: Arc::new((file, listener)) })
+    }
+
+    /// Whether this lock is the lock of the namespace.
+    pub(crate) fn is_of(&self, netns: &Netns) -> bool {
+        self.netns == netns.id()
     }
 }
 

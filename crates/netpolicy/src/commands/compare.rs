@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     };
     let selection = arguments.service.selection();
     let mut comparison =
-        Comparison::prepare(options.clone(), &selection, &context.session, &context.console)?;
+        Comparison::prepare(options.clone(), None, &selection, &context.session, &context.console)?;
     if !arguments.dry_run {
         running_daemon::refuse_beside_any(&context.session, &comparison.target().netns)?;
     }

@@ -7,7 +7,7 @@ use apply::TransactionName;
 use cli::Context;
 use daemon::running_daemon;
 use latency::judge::{
-    Aim, Candidate, Chooser, Comparison, ComparisonOptions, ComparisonProgress, Ended, Offer,
+    Aim, Candidate, Chooser, Comparison, ComparisonLock, ComparisonOptions, ComparisonProgress, Ended, Offer,
     RESUMES_WITHIN_SECONDS, Round, Setup, TuneRecord, Tuned, TunedRound, Tuner, TunerStage, TunerStep,
     Unfinished, VARIANTS_MAX, is_same_load, metric_of, offers, ordered, progress_words, section, variants,
 };
@@ -32,10 +32,12 @@ pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
     check_limits(arguments.goal, arguments.guard, context)?;
     let selection = arguments.service.selection();
     let target = MeasuredService::of(&selection, &context.session, &session::Silent)?;
+    let mut lock = None;
     if !arguments.dry_run {
         running_daemon::refuse_beside_any(&context.session, &target.netns)?;
+        lock = Some(ComparisonLock::take(&context.session, &target.netns)?);
     }
-    let mut tuning = Tuning::new(arguments, selection, target, context);
+    let mut tuning = Tuning::new(arguments, lock, selection, target, context);
     let offers = tuning.offers()?;
     let mut report = TuneReport::of(&tuning.target.name, &tuning.aim, &offers);
     if arguments.dry_run {
@@ -130,6 +132,8 @@ struct SearchResult {
 struct Tuning<'a> {
     arguments: &'a Tune,
     aim: Aim,
+    /// Held for the whole search, which is several comparisons; `None` in a dry run.
+    lock: Option<ComparisonLock>,
     selection: ServiceSelection,
     target: MeasuredService,
     context: &'a Context,
@@ -144,6 +148,7 @@ struct Tuning<'a> {
 impl<'a> Tuning<'a> {
     fn new(
         arguments: &'a Tune,
+        lock: Option<ComparisonLock>,
         selection: ServiceSelection,
         target: MeasuredService,
         context: &'a Context,
@@ -151,7 +156,7 @@ impl<'a> Tuning<'a> {
         let aim = Aim { metric: arguments.goal, limits: arguments.guard };
         let seed = arguments.seed.unwrap_or_else(|| clock::now().unix_micros);
         let (began, spent) = (Instant::now(), Duration::ZERO);
-        Self { arguments, aim, selection, target, context, began, spent, seed, signals: None }
+        Self { arguments, aim, lock, selection, target, context, began, spent, seed, signals: None }
     }
 
     fn window(&self) -> Duration {
@@ -464,7 +469,13 @@ impl<'a> Tuning<'a> {
         self.seed = self.seed.wrapping_add(1);
         let candidates: Vec<Candidate> = candidates.iter().map(|(candidate, _)| candidate.clone()).collect();
         let options = self.options(&candidates);
-        Comparison::prepare(options, &self.selection, &self.context.session, &self.context.console)
+        Comparison::prepare(
+            options,
+            self.lock.clone(),
+            &self.selection,
+            &self.context.session,
+            &self.context.console,
+        )
     }
 }
 

@@ -1,11 +1,14 @@
 //! Tests `tune`, which finds the best setting for a server on the server's own traffic.
 
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use model::{EmptyPolls, Nanoseconds, NapiKnob, Setting};
+use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use testkit::operator::{Operator, caught, flushes, somebody_else_sets, waited_for};
 use testkit::{Need, repeated, test};
@@ -24,6 +27,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             NEEDS,
             killed,
         ),
+        test("tuned/one_lock_is_held_for_all_stages_of_a_search", NEEDS, repeated(locked)),
         test("tuned/what_an_earlier_search_found_orders_the_next", NEEDS, repeated(ordered)),
     ]
 }
@@ -194,6 +198,41 @@ fn killed() -> Result<(), Failed> {
         assert_eq!(operator.devices()?.devices, before);
         let said = operator.runs(&[&more[..], &["--resume"]].concat(), 7)?;
         assert!(said.words.contains("there is no unfinished search"), "{}", said.words);
+        Ok(())
+    })
+}
+
+/// Tests that a search releases its lock in no pause between its stages.
+fn locked() -> Result<(), Failed> {
+    let operator = Operator::new("tuned-locked", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    badly_set(&operator)?;
+    std::fs::create_dir_all(operator.state())?;
+    let path = operator.state().join(format!("comparing-{}", operator.lab.server().id().0));
+    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let is_free = || {
+        let taken = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        flock(&file, FlockOperation::Unlock).map(|()| taken)
+    };
+    while_asked(&operator, || {
+        // Without `--only`, the variants of the best candidate follow in a second comparison.
+        let tune = ["tune", "--port", "11211", "--goal", "p50", "--guard", "p99=+900%,cpu=+900%"];
+        let tune = operator.starts(&[&tune[..], &["--seconds", "140"]].concat())?;
+        waited_for("the lock", || Ok((!is_free()?).then_some(())))?;
+        let said = operator.runs(&["compare", "memcached", "--b", "defer20"], 7)?;
+        let kills = format!("kill {}", tune.child.id());
+        assert!(said.words.contains("already") && said.words.contains(&kills), "{}", said.words);
+        let until = Instant::now() + Duration::from_secs(150);
+        while !recorded(&operator)?.iter().any(|line| line.contains("\"neighbourhood\"")) {
+            for _ in 0..100 {
+                if is_free()? {
+                    return Err(format!("the lock is free: {}", operator.said()?).into());
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(Instant::now() < until, "no variant was measured: {}", operator.said()?);
+        }
+        assert_eq!(tune.terminated()?, Some(0));
         Ok(())
     })
 }

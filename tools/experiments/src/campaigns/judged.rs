@@ -156,7 +156,8 @@ fn compared(
             }
         }
         let restart_at = (scenario == Scenario::Restart).then(|| began + options.most / 2);
-        let prepared = Comparison::prepare(options.clone(), &ServiceSelection::Port(PORT), &session, &Silent);
+        let prepared =
+            Comparison::prepare(options.clone(), None, &ServiceSelection::Port(PORT), &session, &Silent);
         let begun = prepared.and_then(|comparison| {
             let target = comparison.target();
             let record =
