@@ -363,7 +363,8 @@ impl<'a> Comparison<'a> {
     /// alternate, or if there are too few windows or requests. Writes nothing.
     ///
     /// # Errors
-    /// If the meter fails, or the service's datagrams are not paired with answers. After a signal, there is no prediction, and the comparison ends immediately.
+    /// If the meter fails, or the service's datagrams are not paired with answers. After a signal, there is no
+    /// prediction, and the comparison ends immediately.
     pub fn foresight(
         &mut self,
         whole: bool,
@@ -403,19 +404,39 @@ impl<'a> Comparison<'a> {
     /// signal arrives, during this time.
     fn unchanged_windows(&mut self, signals: &mut Signals) -> Result<Option<Vec<Figures>>, Fault> {
         let mut known = Vec::new();
-        // Measure one additional window: the first one only shows which NAPIs are polled.
-        for at in 0..=Self::FORESIGHT_WINDOWS {
+        let mut broken = match self.first_windows(signals)? {
+            Ok(Some(why)) => return Err(unpaired(&self.target.name, why)),
+            Ok(None) => None,
+            Err(broken) => Some(broken),
+        };
+        for _ in 0..Self::FORESIGHT_WINDOWS {
+            if broken.is_some() {
+                break;
+            }
             match self.window(signals)? {
-                Ok((figures, _)) if at > 0 => known.push(figures),
-                Ok(_) => {}
-                Err(Broken::Restart) => return Ok(None),
-                Err(Broken::Interrupted) => {
-                    self.interrupted = true;
-                    return Ok(None);
-                }
+                Ok((figures, _)) => known.push(figures),
+                Err(early) => broken = Some(early),
             }
         }
-        Ok(Some(known))
+        self.interrupted |= matches!(broken, Some(Broken::Interrupted));
+        Ok(broken.is_none().then_some(known))
+    }
+
+    /// Measures the first windows of the unchanged host, which show which NAPIs are polled, and when clients
+    /// reconnect. Returns why the service has no response times, if it has none.
+    fn first_windows(&mut self, signals: &mut Signals) -> Result<Result<Option<Unpaired>, Broken>, Fault> {
+        let mut why = None;
+        // Measure twice, because the meter may begin to pair datagrams only in the second window.
+        for _ in 0..2 {
+            why = match self.window(signals)? {
+                Ok((_, window)) => Unpaired::of(&window.counts),
+                Err(broken) => return Ok(Err(broken)),
+            };
+            if why.is_none() {
+                break;
+            }
+        }
+        Ok(Ok(why))
     }
 
     /// Measures until every deciding metric has a verdict, the time limit is reached or a signal arrives.
@@ -529,19 +550,13 @@ impl<'a> Comparison<'a> {
         signals: &mut Signals,
         progress: &mut dyn ComparisonProgress,
     ) -> Result<Ended, Fault> {
-        // First measure windows of the unchanged host: they show which NAPIs are polled, and when clients
-        // reconnect.
         if self.interrupted {
             return Ok(Ended::Interrupted);
         }
-        // Measure twice, because the meter may begin to pair datagrams only in the second window.
-        for is_last in [false, true] {
-            match self.window(signals)?.map(|(_, window)| Unpaired::of(&window.counts)) {
-                Ok(Some(why)) if is_last => return Ok(Ended::Unpaired(why)),
-                Ok(Some(_)) => {}
-                Err(Broken::Interrupted) => return Ok(Ended::Interrupted),
-                Ok(None) | Err(Broken::Restart) => break,
-            }
+        match self.first_windows(signals)? {
+            Ok(Some(why)) => return Ok(Ended::Unpaired(why)),
+            Err(Broken::Interrupted) => return Ok(Ended::Interrupted),
+            Ok(None) | Err(Broken::Restart) => {}
         }
         let (mut restarts, mut said_closed, mut number) = (0, false, 0);
         while let Some((mut order, window)) = chooser.next() {

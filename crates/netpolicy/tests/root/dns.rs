@@ -638,7 +638,8 @@ fn quic_is_refused() -> Result<(), Failed> {
     let compare = ["compare", "--port", &port, "--b", "defer50"];
     let guard = ["try", "--guard", "p50=+20%", "--seconds", "20"];
     let tune = ["tune", "--port", &port, "--goal", "p50", "--only", "--candidate", "defer50"];
-    for arguments in [&compare[..], &guard, &tune] {
+    let preview = [&compare[..], &["--dry-run"]].concat();
+    for arguments in [&compare[..], &preview, &guard, &tune] {
         let mut command = operator.netpolicy(arguments);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         while child.try_wait()?.is_none() {
