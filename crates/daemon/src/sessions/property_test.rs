@@ -33,6 +33,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rustix::io::Errno;
 use rustix::process::{Signal, kill_process, test_kill_process};
+use serde_json::json;
 use session::guard_process::restore_left_by;
 use session::{Session, clock, cycle, trial};
 use tempfile::TempDir;
@@ -40,7 +41,7 @@ use tempfile::TempDir;
 use super::child::SessionProgram;
 use super::desk::{OpenSession, SESSIONS_MAX, SESSIONS_PER_USER_MAX, SessionDesk, SessionKind};
 use super::hold::{HeldBack, SessionHold};
-use super::params::SessionCall;
+use super::params::{SessionCall, TuneParams};
 use super::run::{SessionEvent, Sessions};
 use crate::held::roll_back_unfinished;
 use crate::status::SessionOutcome;
@@ -102,6 +103,8 @@ enum Sabotage {
     KeepsWithoutAVerdict,
     /// No session counts towards the limits.
     AdmitsEverybody,
+    /// A dry run counts as a session that changes settings.
+    DryRunsOccupy,
     /// A session that ends does not restore the host.
     LeavesItsSettings,
     /// Neither the guard process nor the next daemon restores the host after a kill.
@@ -113,11 +116,12 @@ enum Sabotage {
 }
 
 impl Sabotage {
-    const ALL: [(Self, Invariant); 8] = [
+    const ALL: [(Self, Invariant); 9] = [
         (Self::WritesBeforeTheJournal, Invariant::Journalled),
         (Self::KeepsTheWorst, Invariant::Decided),
         (Self::KeepsWithoutAVerdict, Invariant::Decided),
         (Self::AdmitsEverybody, Invariant::Limited),
+        (Self::DryRunsOccupy, Invariant::Limited),
         (Self::LeavesItsSettings, Invariant::Restored),
         (Self::RestoresNothing, Invariant::Restored),
         (Self::IgnoresCancel, Invariant::Ended),
@@ -253,7 +257,7 @@ impl Knobs for FakeHost {
 #[derive(Clone, Debug)]
 enum Event {
     /// A client begins a session that measures or alternates two candidates.
-    Begin { client: u32, kind: SessionKind, candidates: [Values; 2] },
+    Begin { client: u32, kind: SessionKind, dry_run: bool, candidates: [Values; 2] },
     /// A client begins many sessions that measure.
     Crowd { client: u32, sessions: usize },
     /// A client tries a policy, and may confirm it later. The client may disconnect before the reply.
@@ -317,6 +321,7 @@ impl Running<'_> {
     fn winner(&self, pairs: usize, ruling: Ruling) -> Option<usize> {
         let names: Vec<String> = (0..self.plans.len()).map(|candidate| candidate.to_string()).collect();
         match self.kind {
+            _ if self.plans.is_empty() => None,
             SessionKind::Watch => None,
             SessionKind::Try => ruling.is_kept().then_some(1),
             SessionKind::Compare => {
@@ -403,18 +408,24 @@ impl<'a> World<'a> {
         self.sabotage == Some(sabotage)
     }
 
-    fn admit(&mut self, client: u32, kind: SessionKind) -> Result<Option<u64>, Violation> {
+    fn admit(&mut self, client: u32, kind: SessionKind, dry_run: bool) -> Result<Option<u64>, Violation> {
         let of_client = self.desk.open().values().filter(|open| open.uid == client).count();
         let has_room = self.desk.open().len() < SESSIONS_MAX && of_client < SESSIONS_PER_USER_MAX;
-        let is_free = !kind.changes_settings() || self.writer().is_none();
-        let changes_settings = kind.changes_settings();
+        let is_free = !kind.changes_settings() || dry_run || self.writer().is_none();
+        let changes_settings = match self.does(Sabotage::DryRunsOccupy) {
+            true => kind.changes_settings(),
+            false => changes_settings(kind, dry_run),
+        };
         let session = OpenSession { kind, uid: client, changes_settings };
         let admitted = match self.does(Sabotage::AdmitsEverybody) {
             true => SessionDesk::default().admit(session),
             false => self.desk.admit(session),
         };
         holds(admitted.is_ok() == (has_room && is_free), Invariant::Limited, || {
-            format!("{kind} of client {client}: {admitted:?}, beside {:?}", self.desk.open())
+            format!(
+                "{kind} of client {client} (dry run: {dry_run}): {admitted:?}, beside {:?}",
+                self.desk.open()
+            )
         })?;
         self.sessions += usize::from(admitted.is_ok());
         Ok(admitted.ok())
@@ -448,11 +459,11 @@ impl<'a> World<'a> {
         Some(name)
     }
 
-    fn begin(&mut self, client: u32, kind: SessionKind, candidates: &[Values; 2]) -> Checked {
-        let Some(id) = self.admit(client, kind)? else { return Ok(()) };
+    fn begin(&mut self, client: u32, kind: SessionKind, dry_run: bool, candidates: &[Values; 2]) -> Checked {
+        let Some(id) = self.admit(client, kind, dry_run)? else { return Ok(()) };
         let mut running =
             Running { kind, writer: None, plans: Vec::new(), in_force: None, truth: Vec::new() };
-        if kind.changes_settings() {
+        if kind.changes_settings() && !dry_run {
             let hold = self.hold(id)?;
             running.plans = vec![Plan::default(), self.plan(&candidates[0]), self.plan(&candidates[1])];
             if kind == SessionKind::Try {
@@ -549,14 +560,16 @@ impl<'a> World<'a> {
         self.progress = InProgress::default();
         let nth = |pick: usize| self.live.keys().nth(pick % self.live.len().max(1)).copied();
         match event {
-            Event::Begin { client, kind, candidates } => self.begin(*client, *kind, candidates)?,
+            Event::Begin { client, kind, dry_run, candidates } => {
+                self.begin(*client, *kind, *dry_run, candidates)?
+            }
             Event::Crowd { client, sessions } => {
                 for _ in 0..*sessions {
-                    self.begin(*client, SessionKind::Watch, &Default::default())?;
+                    self.begin(*client, SessionKind::Watch, false, &Default::default())?;
                 }
             }
             Event::Try { client, values, leaves } => {
-                let Some(id) = self.admit(*client, SessionKind::Try)? else { return Ok(()) };
+                let Some(id) = self.admit(*client, SessionKind::Try, false)? else { return Ok(()) };
                 let hold = self.hold(id)?;
                 self.trials += 1;
                 let deadline = Nanoseconds(clock::now().since_boot.0 + HOUR + self.trials);
@@ -793,6 +806,16 @@ impl<'a> World<'a> {
     }
 }
 
+/// Returns whether a session changes settings, as the parameters of its call determine it.
+fn changes_settings(kind: SessionKind, dry_run: bool) -> bool {
+    if kind != SessionKind::Tune {
+        return kind.changes_settings();
+    }
+    let parameters = json!({ "service": { "port": 80 }, "goal": "p50", "dry_run": dry_run });
+    let call = serde_json::from_value::<TuneParams>(parameters).expect("parameters").call();
+    call.expect("a call").changes_settings
+}
+
 /// Applies the changes of a plan to known settings.
 fn set(plan: &Plan, settings: &mut [Setting]) {
     for change in plan.changes() {
@@ -816,17 +839,19 @@ fn values() -> impl Strategy<Value = Values> {
 }
 
 fn event() -> impl Strategy<Value = Event> {
+    // The kind of a session, and whether it is a dry run.
     let kind = prop_oneof![
-        1 => Just(SessionKind::Watch),
-        3 => Just(SessionKind::Compare),
-        3 => Just(SessionKind::Tune),
-        2 => Just(SessionKind::Try),
+        1 => Just((SessionKind::Watch, false)),
+        3 => Just((SessionKind::Compare, false)),
+        3 => Just((SessionKind::Tune, false)),
+        1 => Just((SessionKind::Tune, true)),
+        2 => Just((SessionKind::Try, false)),
     ];
     let candidates = [values(), values()];
     let ruling = || proptest::sample::select(&Ruling::OF_GUARDS[..]);
     prop_oneof![
         6 => (0..CLIENTS, kind, candidates)
-            .prop_map(|(client, kind, candidates)| Event::Begin { client, kind, candidates }),
+            .prop_map(|(client, (kind, dry_run), candidates)| Event::Begin { client, kind, dry_run, candidates }),
         1 => (0..CLIENTS, 2_usize..6).prop_map(|(client, sessions)| Event::Crowd { client, sessions }),
         4 => (0..CLIENTS, values(), proptest::bool::weighted(0.3))
             .prop_map(|(client, values, leaves)| Event::Try { client, values, leaves }),
