@@ -66,15 +66,21 @@ impl Variant {
         };
         cells.map(cost).collect()
     }
+
+    /// Returns the heading of the table. If the client has its own machine, its CPU time is not included.
+    pub(crate) fn cost_title(&self) -> &'static str {
+        if self.results.evidence.iter().any(|run| run.client.is_some()) {
+            "CPU of the server's machine per answer, in us: (1) from /proc/stat, with everything else that runs; (2) run time of the server and the softirqs that work for it"
+        } else {
+            "CPU of the whole machine per answer, including the client, in us: (1) from /proc/stat, with everything else that runs; (2) run time of server, client and the softirqs that work for them"
+        }
+    }
 }
 
 /// Returns one method's figure for each run; `None` if any run lacks the figure.
 fn each(runs: &[&Evidence], method: Method) -> Option<Vec<f64>> {
     runs.iter().map(|run| method(run.cpu_per_answer.as_ref()?)).collect()
 }
-
-/// The heading of the table.
-pub(crate) const COST_TITLE: &str = "CPU of the whole machine per answer, including the client, in us: (1) from /proc/stat, with everything else that runs; (2) run time of server, client and the softirqs that work for them";
 
 /// The column names.
 pub(crate) const COST_COLUMNS: [&str; 7] =
@@ -98,11 +104,14 @@ pub(crate) fn cost_cells(cost: &Cost) -> [String; COST_COLUMNS.len()] {
 mod test {
     use super::*;
     use crate::grid::test::grid;
+    use model::ClientSide;
 
     #[test]
     fn what_an_answer_costs_is_shown_by_both_methods_and_against_the_first_configuration() {
         let mut grid = grid();
-        assert!(grid.variants[0].costs().is_empty() && !grid.render().contains(COST_TITLE));
+        assert!(
+            grid.variants[0].costs().is_empty() && !grid.render().contains(grid.variants[0].cost_title())
+        );
         for run in &mut grid.variants[0].results.evidence {
             let tasks_us = Some(if run.label == "softirq" { 40.0 } else { 20.0 });
             run.cpu_per_answer = Some(CpuPerAnswer { machine_us: Some(50.0), tasks_us });
@@ -117,11 +126,19 @@ mod test {
         assert!((ratio - 0.5).abs() < 1e-9, "{ratio}");
         let same = costs[1].machine_ratio.expect("six pairs").estimate;
         assert!((same - 1.0).abs() < 1e-9, "{same}");
-        assert!(grid.render().contains(COST_TITLE));
+        assert!(grid.render().contains("of the whole machine per answer, including the client"));
         assert!(crate::html::html_of_grid(&grid).contains("ratio (2)"));
         // A run without figures removes the figure of its own cell, not those of its neighbours.
         grid.variants[0].results.evidence[1].cpu_per_answer = None;
         let costs = grid.variants[0].costs();
         assert!(costs[1].tasks_us.is_none() && costs[0].tasks_us.is_some());
+        // On two machines, the figures are those of the server's machine.
+        let client =
+            ClientSide { host: "client".to_owned(), cpu: None, counters: None, cpu_per_answer: None };
+        grid.variants[0].results.evidence[0].client = Some(Box::new(client));
+        let text = grid.render();
+        assert!(
+            text.contains("CPU of the server's machine per answer") && !text.contains("including the client")
+        );
     }
 }

@@ -7,7 +7,7 @@ use model::{FormatName, MachineDescription, machine};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cost::{COST_COLUMNS, COST_TITLE, cost_cells};
+use crate::cost::{COST_COLUMNS, cost_cells};
 use crate::gate::{Gates, Judged};
 use crate::overall::Overall;
 use crate::table::{LATE50, LATE99, number};
@@ -168,7 +168,7 @@ impl Grid {
             let costs: Vec<_> =
                 variant.costs().iter().map(|cost| (cost_cells(cost), String::new())).collect();
             if !costs.is_empty() {
-                let _ = writeln!(text, "{COST_TITLE}");
+                let _ = writeln!(text, "{}", variant.cost_title());
                 aligned(&mut text, &COST_COLUMNS, &costs);
             }
             text.push('\n');
@@ -355,6 +355,9 @@ pub(crate) mod test {
         assert!((p50.estimate - 2.0).abs() < 0.01, "{p50:?}");
         assert_eq!(grid.voids(), ["void: 1 B/1 B, 64 flows: threaded at 10K: the generator was late"]);
         assert_eq!(grid.variants[0].rows()[1].remarks, ["1 of 6 runs void"]);
+        let runs = &mut grid.variants[0].results.evidence;
+        runs.retain(|run| run.label == "softirq");
+        assert!(!grid.render().contains("against softirq"), "no pair: no table of ratios");
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub struct Summary {
     pub runs: usize,
     /// Runs that were void.
     pub void: usize,
+    /// Runs that the experiment has for this cell. An interrupted experiment made fewer.
+    pub planned: usize,
     /// Runs that count in which the server did not keep up.
     pub saturated: usize,
     /// Runs that count in which the generator may have been the limit.
@@ -70,10 +72,12 @@ impl Summary {
             .labels
             .iter()
             .flat_map(|label| experiment.loads.iter().map(move |&load| (label, load)));
-        cells.map(|(label, load)| Self::of_runs(label, load, &results.cell(label, load))).collect()
+        cells
+            .map(|(label, load)| Self::of_runs(label, load, &results.cell(label, load), experiment.rounds))
+            .collect()
     }
 
-    fn of_runs(label: &str, load: OfferedLoad, all: &[&Evidence]) -> Self {
+    fn of_runs(label: &str, load: OfferedLoad, all: &[&Evidence], rounds: u32) -> Self {
         let runs: Vec<&Evidence> = all.iter().copied().filter(|run| run.void.is_none()).collect();
         let over = |of: &dyn Fn(&Evidence) -> f64| {
             median_interval(&runs.iter().map(|run| of(run)).collect::<Vec<_>>())
@@ -89,6 +93,7 @@ impl Summary {
             load,
             runs: runs.len(),
             void: all.len() - runs.len(),
+            planned: rounds as usize,
             saturated: runs.iter().filter(|run| run.saturated()).count(),
             limited: runs.iter().filter(|run| run.limited_by_generator()).count(),
             throughput: over(&|run| run.throughput),
@@ -117,18 +122,32 @@ impl Summary {
 
     /// Returns caveats for reading this cell; empty if there are none.
     pub fn remarks(&self) -> Vec<String> {
-        let mut remarks = Vec::new();
-        if self.saturated > 0 {
-            remarks.push("saturated".to_owned());
-        }
-        if self.limited > 0 {
-            remarks.push("generator at its limit".to_owned());
-        }
-        if self.void > 0 {
-            remarks.push(format!("{} of {} runs void", self.void, self.runs + self.void));
-        }
-        remarks
+        remarks(self.saturated > 0, self.limited > 0, self.void, self.runs + self.void, self.planned)
     }
+}
+
+/// Returns caveats for reading a cell with this many void, made and planned runs.
+pub(crate) fn remarks(
+    saturated: bool,
+    limited: bool,
+    void: usize,
+    made: usize,
+    planned: usize,
+) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if saturated {
+        remarks.push("saturated".to_owned());
+    }
+    if limited {
+        remarks.push("generator at its limit".to_owned());
+    }
+    if void > 0 {
+        remarks.push(format!("{void} of {made} runs void"));
+    }
+    if made < planned {
+        remarks.push(format!("{made} of {planned} runs made"));
+    }
+    remarks
 }
 
 /// Summarises one statistic of the generator's lateness over the runs; `None` if a run cannot be late.

@@ -239,6 +239,15 @@ cpu/req: busy time of the server's CPUs for each answer, in us, by /proc/stat.
     }
 
     #[test]
+    fn cells_of_an_interrupted_experiment_say_how_many_runs_were_made() {
+        let mut results = results();
+        results.evidence.truncate(5);
+        let text = render(&results);
+        let remarks = |of: &str| text.lines().filter(|line| line.ends_with(of)).count();
+        assert_eq!((remarks("  1 of 3 runs made"), remarks("  2 of 3 runs made")), (3, 1), "{text}");
+    }
+
+    #[test]
     fn a_single_run_has_no_interval_and_says_so() {
         let mut results = results();
         results.experiment.rounds = 1;

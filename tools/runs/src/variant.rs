@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Results;
-use crate::summary::late;
+use crate::summary::{late, remarks};
 
 /// One experiment of a grid.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ impl Row {
     /// The displayed quantiles.
     pub const QUANTILES: [f64; 6] = [0.5, 0.9, 0.95, 0.99, 0.999, 0.9999];
 
-    fn of(label: &str, load: OfferedLoad, all: &[&Evidence]) -> Self {
+    fn of(label: &str, load: OfferedLoad, all: &[&Evidence], rounds: u32) -> Self {
         let runs: Vec<&Evidence> = all.iter().copied().filter(|run| run.void.is_none()).collect();
         let over = |of: &dyn Fn(&Evidence) -> Option<f64>| {
             median_interval(&runs.iter().map(|run| of(run)).collect::<Option<Vec<_>>>()?)
@@ -79,7 +79,13 @@ impl Row {
         Self {
             label: label.to_owned(),
             load,
-            remarks: remarks(&runs, all.len()),
+            remarks: remarks(
+                runs.iter().any(|run| run.saturated()),
+                runs.iter().any(|run| run.limited_by_generator()),
+                all.len() - runs.len(),
+                all.len(),
+                rounds as usize,
+            ),
             runs: runs.len(),
             rate: over(&|run| Some(rate(run))),
             latency_us,
@@ -174,15 +180,20 @@ impl Variant {
             .labels
             .iter()
             .flat_map(|label| experiment.loads.iter().map(move |&load| (label, load)));
-        cells.map(|(label, load)| Row::of(label, load, &self.results.cell(label, load))).collect()
+        let row = |(label, load): (&String, _)| {
+            Row::of(label, load, &self.results.cell(label, load), experiment.rounds)
+        };
+        cells.map(row).collect()
     }
 
-    /// Compares every configuration with the first.
+    /// Compares every configuration with the first; empty without a pair of runs that count.
     pub fn ratios(&self) -> Vec<Ratios> {
         let experiment = &self.results.experiment;
         let Some((first, others)) = experiment.labels.split_first() else { return Vec::new() };
         let cells = others.iter().flat_map(|label| experiment.loads.iter().map(move |&load| (label, load)));
-        cells.map(|(label, load)| Ratios::of(&self.results, label, first, load)).collect()
+        let ratios: Vec<_> =
+            cells.map(|(label, load)| Ratios::of(&self.results, label, first, load)).collect();
+        if ratios.iter().all(|ratios| ratios.pairs == 0) { Vec::new() } else { ratios }
     }
 
     pub(crate) fn is_stream(&self) -> bool {
@@ -223,20 +234,6 @@ fn quantiles(run: &Evidence) -> Vec<Option<f64>> {
 
 /// How many answers must exceed a quantile for it to be shown.
 const BEYOND_MIN: f64 = 1.0;
-
-fn remarks(runs: &[&Evidence], all: usize) -> Vec<String> {
-    let mut remarks = Vec::new();
-    if runs.iter().any(|run| run.saturated()) {
-        remarks.push("saturated".to_owned());
-    }
-    if runs.iter().any(|run| run.limited_by_generator()) {
-        remarks.push("generator at its limit".to_owned());
-    }
-    if runs.len() < all {
-        remarks.push(format!("{} of {all} runs void", all - runs.len()));
-    }
-    remarks
-}
 
 /// An interval that spans at least this factor shows only that there are too few pairs.
 const INTERVAL_REACH_MAX: f64 = 100.0;

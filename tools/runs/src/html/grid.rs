@@ -6,7 +6,7 @@ use session::page::drawing::{CSS, Escaped, line_across};
 
 use super::style::{self, SeriesStyle, styles};
 use super::{legend, options, place, voids};
-use crate::cost::{COST_COLUMNS, COST_TITLE, cost_cells};
+use crate::cost::{COST_COLUMNS, cost_cells};
 use crate::grid::{Grid, RATIO_COLUMNS, cells, columns, ratio_cells};
 use crate::variant::{Row, Variant};
 use latency::measure::statistics::Interval;
@@ -103,7 +103,7 @@ fn section(page: &mut String, variant: &Variant, styles: &[SeriesStyle]) {
     }
     let costs = variant.costs();
     if !costs.is_empty() {
-        let _ = writeln!(page, "<p>{}:</p>", Escaped(COST_TITLE));
+        let _ = writeln!(page, "<p>{}:</p>", Escaped(variant.cost_title()));
         let body: Vec<(Vec<String>, String)> =
             costs.iter().map(|cost| (cost_cells(cost).to_vec(), String::new())).collect();
         table(page, &COST_COLUMNS, &body);
