@@ -14,7 +14,8 @@ fn main() {
         bench::tests(),
         conformance::tests(),
         exchange::tests(),
-        machines::tests(),
+        machines::benches::tests(),
+        machines::killed::tests(),
         matrix::tests(),
         policies::tests(),
     ]);
