@@ -265,7 +265,8 @@ fn by_ssh(host: &str, options: &TwoMachines) -> Result<(Link, Sink, Source), Fau
 /// Connects to `bench serve --listen` on another machine, and authenticates both ends.
 fn by_tcp(address: (&str, u16), peer: &Peer, token: &Token) -> Result<(Link, Sink, Source), Fault> {
     let failed = |error| Fault::file(peer.to_string(), error);
-    let stream = connected(address).map_err(failed)?;
+    let listen = format!("run `netpolicy bench serve --listen {peer} --token FILE` there");
+    let stream = connected(address).map_err(|error| failed(error).hint(listen))?;
     // Messages mark the start and end of a window, so they must not be delayed.
     stream.set_nodelay(true).map_err(failed)?;
     // Limit the wait: a machine that lost its power or its network acknowledges nothing.

@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exi
             if let Some(note) = table.notes.iter().find(|note| note.starts_with(row.as_str())) {
                 fault = fault.hint(note.clone());
             } else if let Some(names) = names_in(&source, arguments.measured.as_deref()) {
-                fault = fault.hint(format!("the table has {names}"));
+                fault = fault.hint(format!("name others with --rows: the table has {names}"));
             }
             return Err(fault);
         }

@@ -180,7 +180,7 @@ fn strangers() -> Result<(), Failed> {
         ("--server 192.0.2.1:7100 --token DIR/open", 7, "other users can access it (mode 644)"),
         ("--server 192.0.2.1:7100", 2, "needs --token"),
         ("--server ssh:h --token DIR/token", 2, "needs no --token"),
-        ("--server 192.0.2.1:7101 --token DIR/token", 1, "192.0.2.1:7101"),
+        ("--server 192.0.2.1:7101 --token DIR/token", 1, "bench serve --listen 192.0.2.1:7101"),
     ] {
         let (found, said) = ask(words)?;
         assert!(found == Some(code) && said.contains(named), "{words}: {found:?}: {said}");
