@@ -245,7 +245,7 @@ fn forgotten(most: f64, scale: f64) -> Vec<u32> {
 }
 
 /// The counts since the window opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tally {
     pub(crate) sent: u64,
     pub(crate) answered: u64,
