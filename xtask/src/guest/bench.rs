@@ -20,10 +20,9 @@ use crate::tally::Tally;
 /// The guest's address, and the port on which its `bench serve` listens.
 const SERVER: &str = "192.0.2.1:7100";
 
-/// The script that the guest runs. $1 is the number of queues, $2 the path of `netpolicy`.
-const SERVE: &str = "ip addr add 192.0.2.1/24 dev virtio0 && ip link set virtio0 up && \
-    ethtool -L virtio0 combined \"$1\" && \
-    exec \"$2\" bench serve --listen 192.0.2.1:7100 --token /run/guest/token";
+/// The script that the guest runs. $1 is the command that configures the NIC $2, $3 the path of `netpolicy`.
+const SERVE: &str = "ip addr add 192.0.2.1/24 dev $2 && ip link set $2 up && $1 && \
+    exec \"$3\" bench serve --listen 192.0.2.1:7100 --token /run/guest/token";
 
 /// The script that runs on this machine, with the client's command as its arguments. `machine.sh` has created
 /// the bridge.
@@ -80,13 +79,17 @@ fn measure(asked: &Asked) -> Result<i32> {
     boot::need_root()?;
     contents::build_programs(&[])?;
     let cache = Cache::open()?;
-    let guest = guest(&cache, asked.kind.unwrap_or(Kind::Qemu), &asked.patch_files()?, false)?;
+    let mut guest = guest(&cache, asked.kind.unwrap_or(Kind::Qemu), &asked.patch_files()?, false)?;
     let own = std::env::current_exe().map_err(|error| format!("the path of this program: {error}"))?;
     let netpolicy = own.with_file_name("netpolicy").to_string_lossy().into_owned();
-    let queues = asked.options.number("--queues", 1)?.to_string();
+    let (configure, nic) = match asked.options.value("--e1000e") {
+        Some(usecs) => (format!("ethtool -C e1000e0 rx-usecs {usecs}"), "e1000e0"),
+        None => (format!("ethtool -L virtio0 combined {}", asked.options.number("--queues", 1)?), "virtio0"),
+    };
+    guest.has_e1000e = nic == "e1000e0";
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let order = Order {
-        command: words(&["sh", "-c", SERVE, "sh", &queues, &netpolicy]),
+        command: words(&["sh", "-c", SERVE, "sh", &configure, nic, &netpolicy]),
         environment: Vec::new(),
         directory: shell::root(),
         boot_limit: boot::BOOT_LIMIT,

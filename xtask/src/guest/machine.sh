@@ -2,7 +2,7 @@
 # Starts QEMU ("$@" has the rest of its arguments) with two virtio NICs of two queues each, connected
 # to each other, and two igb NICs, connected to each other. The taps and bridges that connect them are
 # in a network namespace of the guest's own: no other process sees them, and they disappear with the
-# guest.
+# guest. With E1000E in the environment, an e1000e NIC is on the bridge of the virtio NICs.
 set -e
 many=yes
 for side in 0 1; do
@@ -32,4 +32,11 @@ for side in 0 1; do
         -device "pcie-root-port,id=p$side,chassis=$((side + 1)),slot=$((side + 1))" \
         -device "igb,bus=p$side,netdev=i$side,mac=52:54:00:00:00:2$side,romfile="
 done
+if [ -n "$E1000E" ]; then
+    ip tuntap add name g2 mode tap
+    ip link set g2 master joined up
+    set -- "$@" -netdev tap,id=e0,ifname=g2,vhost=off,script=no,downscript=no \
+        -device pcie-root-port,id=p2,chassis=3,slot=3 \
+        -device e1000e,bus=p2,netdev=e0,mac=52:54:00:00:00:30,romfile=
+fi
 exec "$@"

@@ -30,7 +30,7 @@ pub(crate) use unpacked::{Wheel, unpack};
 
 const USAGE: &str = "usage: cargo xtask guest build [--qemu|--patched] [--patches DIRECTORY]
        cargo xtask guest boot [--qemu|--patched] [--patches DIRECTORY] [--limit SECONDS] [--env NAME=VALUE] [--] COMMAND...
-       cargo xtask guest bench [--qemu|--patched] [--patches DIRECTORY] [--queues N] [--limit SECONDS] [--] BENCH...
+       cargo xtask guest bench [--qemu|--patched] [--patches DIRECTORY] [--queues N] [--e1000e USECS] [--limit SECONDS] [--] BENCH...
        cargo xtask guest test [--qemu|--patched] [NAME]
 
 build   make what boot needs, for --qemu and --patched or that one alone; it is kept in ${XDG_CACHE_HOME:-~/.cache}/netpolicy/guest
@@ -40,6 +40,7 @@ test    the tests that the running kernel cannot run, in --qemu and then in --pa
 --patched  the emulated machine with a kernel built here, with the series in kernel/, and its CPUs kept on ours
 --patches  for --patched, after the series: every *.patch of a directory, in the order of their names
 --queues   queues of the guest's NIC (1)
+--e1000e   the guest's NIC is an e1000e with this rx-usecs; 1 and 3 are its driver's adaptive moderation
 --limit    seconds that the command may take (600)";
 
 /// The default time limit of a command, in seconds.
@@ -68,7 +69,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 
 impl Asked {
     fn read(words: &[String]) -> Result<Self> {
-        let valued = ["--patches", "--limit", "--env", "--queues"];
+        let valued = ["--patches", "--limit", "--env", "--queues", "--e1000e"];
         let options = Options::read(words, &["--qemu", "--patched"], &valued, USAGE)?;
         let kind = match (options.has("--qemu"), options.has("--patched")) {
             (true, true) => return Err(format!("--qemu or --patched, not both\n{USAGE}")),

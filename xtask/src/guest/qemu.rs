@@ -34,6 +34,8 @@ pub(super) struct Qemu {
     kernel: Kernel,
     emulator: Emulator,
     accelerator: &'static str,
+    /// Whether the machine also has an e1000e NIC, whose driver moderates its interrupts adaptively.
+    pub(super) has_e1000e: bool,
 }
 
 /// The kernel to boot.
@@ -72,7 +74,7 @@ impl Qemu {
                 (Kernel::fetch(cache, &apt)?, Emulator::fetch(cache, &apt)?)
             }
         };
-        Ok(Self { kernel, emulator, accelerator: "tcg" }.with_accelerator(cache))
+        Ok(Self { kernel, emulator, accelerator: "tcg", has_e1000e: false }.with_accelerator(cache))
     }
 
     /// Returns the machine with a patched kernel: the last build with these patches, or a new one. The
@@ -93,7 +95,7 @@ impl Qemu {
         };
         let release = files::read(&patched.directory.join("release"))?.trim().to_owned();
         let kernel = Kernel { directory: patched.directory, initrd, release, patched: true };
-        Ok(Self { kernel, emulator, accelerator: "tcg" })
+        Ok(Self { kernel, emulator, accelerator: "tcg", has_e1000e: false })
     }
 
     /// Returns the path of the kernel selftests that were built with the kernel.
@@ -155,6 +157,7 @@ impl Guest for Qemu {
         run.write_script("machine", include_str!("machine.sh"))?;
         let mut command = Run::contained();
         command.arg("sh").arg(run.directory().join("machine")).arg(self.emulator.program());
+        command.env("E1000E", if self.has_e1000e { "1" } else { "" });
         if let Some(unpacked) = &self.emulator.unpacked {
             let libraries =
                 ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|below| unpacked.join(below));

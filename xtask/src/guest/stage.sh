@@ -30,7 +30,7 @@ ip link set lo up
 if [ -f $guest/modules ]; then
     mkdir -p "/lib/modules/$(uname -r)"
     mount --bind "$(cat $guest/modules)" "/lib/modules/$(uname -r)"
-    modprobe -a -q virtio_net igb tun veth
+    modprobe -a -q virtio_net igb e1000e tun veth
 fi
 for device in /sys/class/net/*; do
     name=
@@ -39,6 +39,7 @@ for device in /sys/class/net/*; do
         52:54:00:00:00:11) name=virtio1 ;;
         52:54:00:00:00:20) name=igb0 ;;
         52:54:00:00:00:21) name=igb1 ;;
+        52:54:00:00:00:30) name=e1000e0 ;;
     esac
     [ -z "$name" ] || ip link set "${device##*/}" name $name
 done
