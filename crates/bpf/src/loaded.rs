@@ -189,13 +189,6 @@ impl<'a> Table<'a> {
         values.map(Option::unwrap_or_default).map_err(|_| refused(format!("BPF map {}: lookup", self.name)))
     }
 
-    /// Sets the per-CPU values for a key.
-    pub(super) fn set_per_cpu(&self, key: &[u8], values: &[Vec<u8>]) -> Result<(), KernelError> {
-        self.map
-            .update_percpu(key, values, MapFlags::ANY)
-            .map_err(|_| refused(format!("BPF map {}: update", self.name)))
-    }
-
     /// Removes every entry and returns the values. No program may add entries at the same time.
     pub(super) fn drain(&self) -> Result<Vec<Vec<u8>>, KernelError> {
         /// The maximum number of entries per system call.

@@ -36,7 +36,8 @@ pub struct Usage {
 }
 
 /// Measures the resources that a service uses, in periods. Outside a period, the only attached BPF programs
-/// are those that follow forks and exits of processes.
+/// are those that follow forks and exits of processes, unless others
+/// [stay attached](UsageMeter::stay_attached).
 #[derive(Debug)]
 pub struct UsageMeter {
     processes: Vec<ProcessId>,
@@ -46,6 +47,8 @@ pub struct UsageMeter {
     kthreads: Kthreads,
     napis: BTreeSet<NapiId>,
     softirqs: Option<SoftirqTime>,
+    /// Whether the programs that measure softirqs stay attached between periods.
+    stays_attached: bool,
     before: Option<Usage>,
 }
 
@@ -55,7 +58,8 @@ impl UsageMeter {
         let family = ProcessFamily::new().ok();
         add_to(family.as_ref(), &processes);
         let kthreads = Kthreads::of(netns);
-        Self { processes, family, kthreads, napis: BTreeSet::new(), softirqs: None, before: None }
+        let (napis, softirqs) = (BTreeSet::new(), None);
+        Self { processes, family, kthreads, napis, softirqs, stays_attached: false, before: None }
     }
 
     /// Returns the processes of the service.
@@ -81,6 +85,23 @@ impl UsageMeter {
         self.kthreads.find(&self.napis).then_some(!self.kthreads.pids.is_empty())
     }
 
+    /// Keeps the programs that measure softirqs attached between periods, or detaches them. For periods in quick
+    /// succession, because attaching may take longer than a period.
+    pub fn stay_attached(&mut self, stays: bool) {
+        self.stays_attached = stays;
+        if !stays && self.before.is_none() {
+            self.detach();
+        }
+    }
+
+    /// Ends the period without a result, if there is one, and detaches the programs until the next period.
+    pub fn detach(&mut self) {
+        self.before = None;
+        if let Some(softirqs) = &mut self.softirqs {
+            softirqs.pause(false);
+        }
+    }
+
     /// Begins a period.
     ///
     /// # Errors
@@ -98,9 +119,9 @@ impl UsageMeter {
     pub fn end(&mut self) -> Option<Usage> {
         let after = self.used();
         if let Some(softirqs) = &mut self.softirqs {
-            softirqs.pause();
+            softirqs.pause(self.stays_attached);
         }
-        let (before, after) = self.before.zip(after)?;
+        let (before, after) = self.before.take().zip(after)?;
         let between = |before: Nanoseconds, after: Nanoseconds| Nanoseconds(after.0.saturating_sub(before.0));
         Some(Usage {
             service: between(before.service, after.service),
@@ -120,6 +141,9 @@ impl UsageMeter {
             return;
         }
         self.napis.extend(new);
+        if self.softirqs.as_ref().is_some_and(|known| known.add_napis(self.napis.iter().copied()).is_ok()) {
+            return;
+        }
         let processes = self.processes.iter().map(|process| process.pid);
         let napis = self.napis.iter().copied();
         // If softirqs cannot be counted, the usage is reported without them.
@@ -128,9 +152,6 @@ impl UsageMeter {
             None => SoftirqTime::of(napis, processes),
         }
         .ok();
-        if let Some(softirqs) = &mut self.softirqs {
-            softirqs.pause();
-        }
     }
 
     /// Returns the resources used so far; `None` without a process.

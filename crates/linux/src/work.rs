@@ -27,7 +27,8 @@ impl WorkTime {
         napis: impl IntoIterator<Item = NapiId>,
     ) -> Result<Self, KernelError> {
         let processes: Vec<Pid> = processes.into_iter().collect();
-        let softirqs = SoftirqTime::of(napis, processes.iter().copied())?;
+        let mut softirqs = SoftirqTime::of(napis, processes.iter().copied())?;
+        softirqs.resume()?;
         Ok(Self { processes, softirqs })
     }
 

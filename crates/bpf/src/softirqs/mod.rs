@@ -4,6 +4,7 @@ use std::os::fd::AsFd as _;
 
 use libbpf_rs::OpenObject;
 use model::{Nanoseconds, NapiId, Pid};
+use sys::clock::monotonic;
 use sys::error::KernelError;
 
 use super::family::ProcessFamily;
@@ -19,8 +20,8 @@ const ONLY: [u8; 4] = [0; 4];
 /// The value of map entries that only mark a key as present.
 const MARKED: [u8; 4] = 1_u32.to_ne_bytes();
 
-/// Counts softirqs from load until drop. While it counts, each softirq on the host takes about 100 ns longer.
-/// Needs CAP_BPF and CAP_PERFMON.
+/// Counts softirqs from [`SoftirqTime::resume`] to [`SoftirqTime::pause`]. While it counts, each softirq on the
+/// host takes about 100 ns longer. Needs CAP_BPF and CAP_PERFMON.
 #[derive(Debug)]
 pub struct SoftirqTime {
     loaded: Loaded,
@@ -36,8 +37,8 @@ pub struct SoftirqsSpent {
 }
 
 impl SoftirqTime {
-    /// Counts the softirqs that poll these NAPIs, except those whose time is part of the run time of these
-    /// processes.
+    /// Loads a counter of the softirqs that poll these NAPIs, except those whose time is part of the run time
+    /// of these processes. Nothing is counted before [`SoftirqTime::resume`].
     ///
     /// # Errors
     /// [`sys::Cause::Absent`] without kernel BTF, and outside the initial pid namespace, where pids differ
@@ -46,11 +47,11 @@ impl SoftirqTime {
         napis: impl IntoIterator<Item = NapiId>,
         processes: impl IntoIterator<Item = Pid>,
     ) -> Result<Self, KernelError> {
-        let mut counter = Self::load(napis, |_| Ok(()))?;
+        let counter = Self::load(|_| Ok(()))?;
         for process in processes {
             counter.loaded.map("processes")?.set(&process.0.to_ne_bytes(), &MARKED)?;
         }
-        counter.loaded.attach()?;
+        counter.add_napis(napis)?;
         Ok(counter)
     }
 
@@ -63,20 +64,17 @@ impl SoftirqTime {
         family: &ProcessFamily,
     ) -> Result<Self, KernelError> {
         let members = family.table()?;
-        let mut counter = Self::load(napis, |open| {
+        let counter = Self::load(|open| {
             for mut map in open.maps_mut().filter(|map| map.name() == "processes") {
                 map.reuse_fd(members.map().as_fd())?;
             }
             Ok(())
         })?;
-        counter.loaded.attach()?;
+        counter.add_napis(napis)?;
         Ok(counter)
     }
 
-    fn load(
-        napis: impl IntoIterator<Item = NapiId>,
-        prepare: impl FnOnce(&mut OpenObject) -> libbpf_rs::Result<()>,
-    ) -> Result<Self, KernelError> {
+    fn load(prepare: impl FnOnce(&mut OpenObject) -> libbpf_rs::Result<()>) -> Result<Self, KernelError> {
         if !in_initial_pid_namespace() {
             let needs = "the initial pid namespace";
             return Err(KernelError::absent("count the time of softirqs", needs, None));
@@ -86,32 +84,46 @@ impl SoftirqTime {
             configure(open, accounted)?;
             prepare(open)
         })?;
-        for napi in napis {
-            loaded.map("napis")?.set(&napi.0.to_ne_bytes(), &MARKED)?;
-        }
         Ok(Self { loaded })
     }
 
-    /// Detaches the programs, which stops counting until [`SoftirqTime::resume`]. The counts are kept.
-    pub fn pause(&mut self) {
-        self.loaded.detach();
-    }
-
-    /// Resumes counting.
+    /// Counts the softirqs of these NAPIs as well.
     ///
     /// # Errors
-    /// The kernel's error.
-    pub fn resume(&mut self) -> Result<(), KernelError> {
-        self.loaded.detach();
-        // Reset the start of a softirq whose end was not observed; otherwise, the softirq would seem to last
-        // until now.
-        let spent = self.loaded.map("spent")?;
-        let mut of_cpus = spent.get_per_cpu(&ONLY)?;
-        for of_cpu in &mut of_cpus {
-            of_cpu.iter_mut().take(size_of::<u64>()).for_each(|byte| *byte = 0);
+    /// The kernel's error, which means that there are too many NAPIs.
+    pub fn add_napis(&self, napis: impl IntoIterator<Item = NapiId>) -> Result<(), KernelError> {
+        let map = self.loaded.map("napis")?;
+        napis.into_iter().try_for_each(|napi| map.set(&napi.0.to_ne_bytes(), &MARKED))
+    }
+
+    /// Stops counting until [`SoftirqTime::resume`]. The counts are kept. Detaches the programs unless they are
+    /// to stay attached, for pauses so short that the kernel would wait for an RCU grace period when it
+    /// attaches them again.
+    pub fn pause(&mut self, stays_attached: bool) {
+        let closed = self.set_gate(0);
+        if !stays_attached || closed.is_err() {
+            self.loaded.detach();
         }
-        spent.set_per_cpu(&ONLY, &of_cpus)?;
-        self.loaded.attach()
+    }
+
+    /// Counts the softirqs that begin from now on.
+    ///
+    /// # Errors
+    /// The kernel's error. The programs are detached then.
+    pub fn resume(&mut self) -> Result<(), KernelError> {
+        let attached = match self.loaded.is_attached("softirq_ends") {
+            true => Ok(()),
+            false => self.loaded.attach(),
+        };
+        let resumed = attached.and_then(|()| self.set_gate(monotonic().0));
+        if resumed.is_err() {
+            self.loaded.detach();
+        }
+        resumed
+    }
+
+    fn set_gate(&self, opens: u64) -> Result<(), KernelError> {
+        self.loaded.map(".data.gate")?.set(&ONLY, &RawGate { opens }.to_bytes())
     }
 
     /// Returns the counts so far.
@@ -152,6 +164,11 @@ mirrored! {
         accounted: u64,
     }
 
+    /// `struct softirqs_gate`.
+    struct RawGate = "softirqs_gate" {
+        opens: u64,
+    }
+
     /// `struct softirq_time`.
     struct RawTime = "softirq_time" {
         since: u64,
@@ -166,5 +183,5 @@ mod layout {
     use super::*;
     use crate::mirrored::same_as_compiled;
 
-    same_as_compiled!(OBJECT, RawConfig, RawTime);
+    same_as_compiled!(OBJECT, RawConfig, RawGate, RawTime);
 }

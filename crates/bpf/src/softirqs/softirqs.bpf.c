@@ -23,6 +23,8 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct softirqs_config config SEC(".rodata.config");
 
+volatile struct softirqs_gate gate SEC(".data.gate");
+
 /* The NAPIs whose polls are counted. The values are unused. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -61,7 +63,7 @@ int BPF_PROG(softirq_begins, unsigned int vec)
 {
 	struct softirq_time *time;
 
-	if (vec != NET_RX_SOFTIRQ)
+	if (vec != NET_RX_SOFTIRQ || !gate.opens)
 		return 0;
 	time = here();
 	if (time) {
@@ -74,9 +76,12 @@ int BPF_PROG(softirq_begins, unsigned int vec)
 SEC("tp_btf/napi_poll")
 int BPF_PROG(softirq_polls, struct napi_struct *napi, int work, int budget)
 {
-	struct softirq_time *time = here();
+	struct softirq_time *time;
 	__u32 id;
 
+	if (!gate.opens)
+		return 0;
+	time = here();
 	if (!time || !time->since || time->polled)
 		return 0;
 	id = napi->napi_id;
@@ -88,16 +93,18 @@ int BPF_PROG(softirq_polls, struct napi_struct *napi, int work, int budget)
 SEC("tp_btf/softirq_exit")
 int BPF_PROG(softirq_ends, unsigned int vec)
 {
+	__u64 opens = gate.opens;
 	struct softirq_time *time;
 	__u32 tgid;
 
-	if (vec != NET_RX_SOFTIRQ)
+	if (vec != NET_RX_SOFTIRQ || !opens)
 		return 0;
 	time = here();
 	if (!time || !time->since)
 		return 0;
 	tgid = bpf_get_current_pid_tgid() >> 32;
-	if (time->polled && (config.accounted || !bpf_map_lookup_elem(&processes, &tgid))) {
+	if (time->polled && time->since >= opens &&
+	    (config.accounted || !bpf_map_lookup_elem(&processes, &tgid))) {
 		time->ns += bpf_ktime_get_ns() - time->since;
 		time->count++;
 	}

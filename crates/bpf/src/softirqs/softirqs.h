@@ -12,6 +12,16 @@ struct softirqs_config {
 	__u64 accounted;
 };
 
+/* The content of the map .data.gate. */
+struct softirqs_gate {
+	/*
+	 * The time from which softirqs are counted, by CLOCK_MONOTONIC; 0: none
+	 * is counted. A softirq that began earlier does not count, so that the
+	 * programs may stay attached while counting is paused.
+	 */
+	__u64 opens;
+};
+
 /* The value of the map spent, which has one entry. Every value is per CPU. */
 struct softirq_time {
 	/*
@@ -28,6 +38,7 @@ struct softirq_time {
 };
 
 _Static_assert(sizeof(struct softirqs_config) == 8, "mirrored by softirqs::configure");
+_Static_assert(sizeof(struct softirqs_gate) == 8, "mirrored by softirqs::RawGate");
 _Static_assert(sizeof(struct softirq_time) == 32, "mirrored by softirqs::Spent");
 
 #endif

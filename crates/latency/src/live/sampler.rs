@@ -96,6 +96,7 @@ impl Sampler {
     /// stay, no window measures the time in the network stack.
     pub fn stay_attached(&mut self, stays: bool) {
         self.stays_attached = self.meter.stay_attached(stays);
+        self.usage.stay_attached(stays);
     }
 
     /// Returns the number of processes of the service.
@@ -135,6 +136,9 @@ impl Sampler {
         let sees_stack = self.windows.is_multiple_of(Self::STACK_EVERY) && !self.stays_attached;
         self.windows = self.windows.wrapping_add(1);
         let begun = if sees_stack { self.meter.begin_with_stack() } else { self.meter.begin() };
+        if begun.is_err() {
+            self.usage.detach();
+        }
         begun.map_err(refused)
     }
 
@@ -148,6 +152,9 @@ impl Sampler {
     pub fn end(&mut self) -> Result<Sample, Fault> {
         let window = self.meter.end();
         let usage = self.usage.end();
+        if window.is_err() {
+            self.usage.detach();
+        }
         let mut window = window?;
         window.run_delay = usage.as_ref().and_then(|usage| usage.run_delay);
         self.usage.track_napis(window.napis.iter().map(|(napi, _)| *napi), window.counts.threaded > 0);

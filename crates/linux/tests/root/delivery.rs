@@ -7,6 +7,7 @@ use std::time::Duration;
 use bpf::delivery::{DeliveryCounter, DeliverySampler, between};
 use bpf::softirqs::{SoftirqTime, SoftirqsSpent};
 use libtest_mimic::{Failed, Trial};
+use linux::usage::UsageMeter;
 use linux::work::WorkTime;
 use model::setting::Threading;
 use model::{Delivered, EmptyPolls, Nanoseconds, NapiDelivered, NapiId, Pid, PollCounts};
@@ -44,6 +45,8 @@ pub(crate) fn tests() -> Vec<Trial> {
             ASKED,
             softirqs,
         ),
+        test("work/softirqs_of_pauses_are_not_counted", ASKED, softirqs_of_pauses),
+        test("work/traffic_between_periods_belongs_to_none", ASKED, usage_of_pauses),
         test("work/a_server_that_is_asked_works_and_one_that_is_not_rests", ASKED, works),
         test("delivery/two_processes_count_and_one_that_is_killed_leaves_nothing", BPF, killed),
     ]
@@ -157,7 +160,8 @@ fn softirqs() -> Result<(), Failed> {
     let server = AskedServer::start()?;
     let napis = server.napis()?;
     let counting = |napis: Vec<NapiId>, processes: Vec<Pid>| -> Result<SoftirqsSpent, Failed> {
-        let softirqs = SoftirqTime::of(napis, processes)?;
+        let mut softirqs = SoftirqTime::of(napis, processes)?;
+        softirqs.resume()?;
         server.ask(SPAN)?;
         Ok(softirqs.spent()?)
     };
@@ -172,6 +176,48 @@ fn softirqs() -> Result<(), Failed> {
         SoftirqsSpent::default(),
         "there is no such NAPI"
     );
+    Ok(())
+}
+
+/// Tests that no softirq of a pause is counted, whether or not the programs stay attached.
+fn softirqs_of_pauses() -> Result<(), Failed> {
+    let server = AskedServer::start()?;
+    let mut softirqs = SoftirqTime::of(server.napis()?, [])?;
+    for stays in [true, true, false, true] {
+        softirqs.resume()?;
+        let begun = softirqs.spent()?;
+        server.ask(SPAN / 10)?;
+        assert!(softirqs.spent()?.count > begun.count + 100, "{stays}: {begun:?}");
+        softirqs.pause(stays);
+        let ended = softirqs.spent()?;
+        server.ask(SPAN / 10)?;
+        let (later, cpus) = (softirqs.spent()?, std::thread::available_parallelism()?.get());
+        let since = usize::try_from(later.count - ended.count)?;
+        assert!(since <= cpus, "{stays}: {since} softirqs of a pause: {ended:?}, {later:?}");
+    }
+    Ok(())
+}
+
+/// Tests that traffic of a pause belongs to no period, although the programs stay attached.
+fn usage_of_pauses() -> Result<(), Failed> {
+    let server = AskedServer::start()?;
+    let mut usage = UsageMeter::new(server.wire().near()?.id(), vec![server.process()?]);
+    usage.track_napis(server.napis()?, false);
+    usage.stay_attached(true);
+    let mut busy = Nanoseconds::ZERO;
+    for asked in [true, false, true, false] {
+        usage.begin()?;
+        if asked {
+            server.ask(SPAN / 10)?;
+        }
+        let of_period = usage.end().and_then(|usage| usage.softirq).ok_or("the time of softirqs")?;
+        match asked {
+            true => busy = of_period,
+            false => assert!(of_period.0 * 20 < busy.0, "{of_period} without traffic, {busy} with traffic"),
+        }
+        server.ask(SPAN / 10)?;
+    }
+    assert!(busy.0 > 0);
     Ok(())
 }
 
