@@ -203,7 +203,11 @@ fn resolved(policy: &Policy) -> Resolved {
 }
 
 fn planned(policy: &Policy, host: &Host) -> Option<(Placement, Desired, Plan)> {
-    let placement = place(policy, host, &resolved(policy)).ok()?;
+    planned_for(policy, host, &resolved(policy))
+}
+
+fn planned_for(policy: &Policy, host: &Host, resolved: &Resolved) -> Option<(Placement, Desired, Plan)> {
+    let placement = place(policy, host, resolved).ok()?;
     let desired = desired(&placement, host).ok()?;
     let plan = diff(&desired, host).expect("every desired setting of these hosts was read");
     Some((placement, desired, plan))
@@ -310,6 +314,32 @@ proptest! {
             let kthreads = u32::try_from(part.queues.len()).expect("few") * mode.polling_cpus_per_napi();
             prop_assert!(kthreads <= part.intent.budget.polling_cpus.unwrap_or(0));
             prop_assert_eq!(mode.polling_cpus_per_thread(), 0, "no recipe polls without traffic");
+        }
+    }
+
+    #[test]
+    fn withdrawing_a_service_for_its_standing_proof_disturbs_no_traffic((mut host, policy) in cases()) {
+        for _ in 0..=STAGES_MAX {
+            let found = planned(&policy, &host);
+            prop_assume!(found.is_some());
+            host = written(host, &found.expect("planned").2);
+        }
+        let (_, with, _) = planned(&policy, &host).expect("possible");
+        let is_service = |at: &usize| matches!(policy.intents[*at].target, model::Target::Service(..));
+        for at in (0..policy.intents.len()).filter(is_service) {
+            let mut without = policy.clone();
+            without.intents.remove(at);
+            let services = (0..policy.intents.len()).filter(is_service).zip(PIDS).filter(|(of, _)| *of != at);
+            let others = services
+                .fold(Resolved::default(), |all, (of, pid)| all.with(of - usize::from(of > at), [Pid(pid)]));
+            let Some((_, others, plan)) = planned_for(&without, &host, &others) else { continue };
+            let own = with.wanted.iter().filter(|own| {
+                others.wanted.iter().all(|other| !other.setting.same_knob(&own.setting))
+            });
+            let settings = plan.changes().map(|change| change.to()).chain(own.map(|own| &own.setting));
+            for setting in settings {
+                prop_assert_eq!(setting.disruption(), Disruption::None, "{}", setting);
+            }
         }
     }
 
