@@ -206,8 +206,8 @@ fn searching() -> Result<(), Failed> {
         let candidates = [SLIGHT, "defer20", "defer50"];
         let parameters = memcached(json!({ "goal": "cpu", "candidates": candidates, "only": true }));
         let mut daemon = Some(daemon);
-        // Kill the daemon before, during and after the first windows.
-        for millis in [20, 150, 700, 1_900, 3_300, 5_100] {
+        // Kill the daemon before the first window, and while the settings of each candidate are in force.
+        for setting in [None, Some(10_000), Some(20_000), Some(50_000)] {
             let mut killed = match daemon.take() {
                 Some(first) => first,
                 None => at_work(operator, NOTHING)?,
@@ -215,12 +215,16 @@ fn searching() -> Result<(), Failed> {
             let mut talk = talk(operator);
             talk.say(&call("Tune", true, &parameters));
             talk.receive().ok_or("no reply")?;
-            std::thread::sleep(Duration::from_millis(millis));
+            if let Some(nanoseconds) = setting {
+                caught("a candidate in force", || {
+                    Ok((flushes(&operator.devices()?) == [nanoseconds]).then_some(()))
+                })?;
+            }
             killed.child.kill()?; // SIGKILL
             killed.child.wait()?;
-            is_again(operator, &before).map_err(|failed| format!("after {millis} ms: {failed:?}"))?;
+            is_again(operator, &before).map_err(|failed| format!("killed at {setting:?}: {failed:?}"))?;
             let history = operator.runs(&["-o", "json", "history"], 0)?.data;
-            assert!(!history.contains("unfinished"), "after {millis} ms: {history}");
+            assert!(!history.contains("unfinished"), "killed at {setting:?}: {history}");
         }
         let again = at_work(operator, NOTHING)?;
         let reply = talk_resumed(operator, &parameters)?;
@@ -272,8 +276,19 @@ fn judged() -> Result<(), Failed> {
     begins("sessions-judged", |operator, daemon| {
         let before = operator.devices()?.devices;
         let parameters = json!({ "policy": SLIGHT_POLICY, "guard": WIDE, "seconds": 25 });
-        let reply = talk(operator).ask(&call("Try", false, &parameters))["parameters"].clone();
-        let records = reply["records"].as_array().cloned().unwrap_or_default();
+        let mut client = talk(operator);
+        client.say(&call("Try", true, &parameters));
+        client.receive().ok_or("no reply")?;
+        not_confirmed(operator)?;
+        let mut reply = Value::Null;
+        let mut records = Vec::new();
+        while let Some(next) = client.receive() {
+            reply = next["parameters"].clone();
+            records.extend(reply["records"].as_array().cloned().unwrap_or_default());
+            if next["continues"] != true {
+                break;
+            }
+        }
         let verdict = records.iter().find(|record| record["kind"] == "guard").ok_or("no verdict")?;
         let kept = verdict["data"]["kept"] == true;
         assert_eq!(reply["exit"], if kept { 0 } else { 4 }, "{reply}");
@@ -283,6 +298,12 @@ fn judged() -> Result<(), Failed> {
             assert_eq!(flushes(&operator.devices()?), [10_000]);
             let history = operator.runs(&["-o", "json", "history"], 0)?.data;
             assert!(history.contains("io.netpolicy.Try by uid 0"), "{history}");
+            // The verdict has already confirmed the settings, so there is nothing to confirm.
+            for named in [json!({ "transaction": name }), json!({})] {
+                let confirmed = talk(operator).ask(&call("Confirm", false, &named));
+                assert_eq!(confirmed["parameters"]["exit"], 1, "{confirmed}");
+            }
+            assert_eq!(flushes(&operator.devices()?), [10_000]);
             let back = talk(operator).ask(&call("Rollback", false, &json!({ "transaction": name })));
             assert!(back["error"].is_null(), "{back}");
         }
@@ -375,14 +396,7 @@ fn cancelled() -> Result<(), Failed> {
             assert_eq!(last["continues"], true, "{last}");
             last = first.receive().ok_or("no record")?;
         }
-        // Settings that are being measured are not on trial, so they cannot be confirmed.
-        caught("the settings of a window, which cannot be confirmed", || {
-            let Some(name) = newest_held(operator)? else { return Ok(None) };
-            let confirmed = talk(operator).ask(&call("Confirm", false, &json!({ "transaction": name })));
-            assert!(!confirmed["error"].is_null(), "{confirmed}");
-            let why = confirmed["parameters"]["why"].as_str().unwrap_or_default();
-            Ok(why.contains("is not on trial: process").then_some(()))
-        })?;
+        not_confirmed(operator)?;
         let cancel = talk(operator).ask(&call("Cancel", false, &json!({ "session": number })));
         assert!(cancel["error"].is_null(), "{cancel}");
         while last["continues"] == true {
@@ -395,6 +409,17 @@ fn cancelled() -> Result<(), Failed> {
         assert!(metrics(operator, "netpolicy_sessions_ended")?.iter().any(|line| line == ended));
         assert_eq!(daemon.terminated()?, Some(0));
         Ok(())
+    })
+}
+
+/// Tests that settings that are being measured cannot be confirmed, because they are not on trial.
+fn not_confirmed(operator: &Operator) -> Result<(), Failed> {
+    caught("the settings of a window, which cannot be confirmed", || {
+        let Some(name) = newest_held(operator)? else { return Ok(None) };
+        let confirmed = talk(operator).ask(&call("Confirm", false, &json!({ "transaction": name })));
+        assert!(!confirmed["error"].is_null(), "{confirmed}");
+        let why = confirmed["parameters"]["why"].as_str().unwrap_or_default();
+        Ok(why.contains("is not on trial: process").then_some(()))
     })
 }
 
