@@ -4,8 +4,11 @@
 //! - Text that is parsed is written and parsed again as the same recording.
 //! - A redacted recording is a valid recording.
 
+mod generated;
+
 use std::sync::LazyLock;
 
+use generated::{LARGE, STACK, generated};
 use serde_json::Value;
 use session::recording::{KEY_BYTES, Pseudonyms, Recording, redacted};
 
@@ -22,6 +25,12 @@ static SMALL: LazyLock<Value> = LazyLock::new(|| {
     small
 });
 
+/// A generated recording with 257 devices, 500 processes and 1000 sockets.
+static NODE: LazyLock<Value> = LazyLock::new(|| generated(&KNOWN, LARGE));
+
+/// A generated recording with one device of each kind.
+static STACKED: LazyLock<Value> = LazyLock::new(|| generated(&SMALL, STACK));
+
 /// The maximum number of edits per input.
 const EDITS_MAX: usize = 16;
 
@@ -29,6 +38,8 @@ pub(crate) fn run(bytes: &[u8]) {
     match bytes.split_first() {
         Some((b'~', edits)) => damaged(&KNOWN, edits),
         Some((b'-', edits)) => damaged(&SMALL, edits),
+        Some((b'+', edits)) => damaged(&NODE, edits),
+        Some((b'=', edits)) => damaged(&STACKED, edits),
         _ => read(bytes),
     }
 }
@@ -146,14 +157,74 @@ fn read(bytes: &[u8]) {
 
 #[cfg(test)]
 mod test {
+    use std::time::Duration;
+
+    use super::generated::Size;
     use super::*;
+
+    fn parsed(value: &Value) -> Recording {
+        Recording::parse(value.to_string().as_bytes()).expect("a recording")
+    }
 
     #[test]
     fn what_is_edited_is_a_recording() {
-        for value in [&*KNOWN, &*SMALL] {
-            let recording = Recording::parse(value.to_string().as_bytes()).expect("a recording");
-            assert!(netpolicy::recording_texts(&recording).expect("texts").len() > 5);
+        for value in [&*KNOWN, &*SMALL, &*NODE, &*STACKED] {
+            assert!(netpolicy::recording_texts(&parsed(value)).expect("texts").len() > 5);
         }
         assert!(SMALL.to_string().len() < KNOWN.to_string().len());
+    }
+
+    #[test]
+    fn a_node_with_64_queues_and_1000_sockets_takes_less_than_a_megabyte() {
+        let host = &NODE["host"];
+        let sockets = host["processes"].as_array().into_iter().flatten();
+        let sockets: usize = sockets.map(|process| process["sockets"].as_array().map_or(0, Vec::len)).sum();
+        assert!(sockets >= 1_000 && host["devices"].as_array().is_some_and(|devices| devices.len() > 200));
+        let size = Size { stacks: 1, ..LARGE };
+        assert!(generated(&KNOWN, size).to_string().len() < 1_000_000);
+    }
+
+    /// Returns how many lines each command prints, and the CPU time of all commands and of the redaction.
+    fn lines(size: Size) -> (Vec<usize>, Duration) {
+        let recording = parsed(&generated(&KNOWN, size));
+        let begun = of_this_thread();
+        let texts = netpolicy::recording_texts(&recording).expect("texts");
+        redacted(&recording, &mut Pseudonyms::new([1; KEY_BYTES])).expect("redacted");
+        (texts.iter().map(|text| text.lines().count()).collect(), of_this_thread() - begun)
+    }
+
+    /// Tests that the CPU time does not grow with the square of the size: a loop over all objects inside
+    /// another such loop would take a hundred times the CPU time.
+    fn grows_linearly(small: Size, large: Size) {
+        let ((few, fast), (many, slow)) = (lines(small), lines(large));
+        assert!(slow < 40 * fast, "{fast:?}, and {slow:?} for ten times the size");
+        for (few, many) in few.iter().zip(&many) {
+            assert!(*many <= 10 * few, "{few} {many}");
+        }
+    }
+
+    #[test]
+    fn ten_times_the_processes_print_ten_times_the_lines() {
+        let size = |processes| Size { queues: 64, stacks: 1, processes };
+        grows_linearly(size(200), size(2_000));
+    }
+
+    #[test]
+    fn ten_times_the_devices_print_ten_times_the_lines() {
+        let size = |stacks| Size { queues: 64, stacks, processes: 10 };
+        grows_linearly(size(20), size(200));
+    }
+
+    /// A finding on each process must not list each device.
+    #[test]
+    fn ten_times_the_devices_and_processes_print_ten_times_the_lines() {
+        let size = |stacks| Size { queues: 4, stacks, processes: 2 * stacks };
+        grows_linearly(size(10), size(100));
+    }
+
+    /// Returns the CPU time of this thread.
+    fn of_this_thread() -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
     }
 }

@@ -1,39 +1,62 @@
 //! Draws stacked devices, upper devices first.
 
-use model::Host;
+use std::collections::{BTreeMap, BTreeSet};
+
 use model::host::{Device, STACK_DEPTH_MAX};
+use model::{Host, IfIndex};
 use session::page::{Page, Style};
 
 /// Draws each stacked device with its lower devices; empty on a host without stacked devices.
 pub(super) fn stacks(host: &Host, page: &mut Page) {
-    let is_below_another =
-        |device: &Device| host.devices.iter().any(|upper| host.is_directly_below(device, upper));
-    let tops = host.devices.iter().filter(|device| {
-        !is_below_another(device) && host.devices.iter().any(|lower| host.is_directly_below(lower, device))
-    });
+    let lowers = directly_below(host);
+    let all_lowers: BTreeSet<usize> = lowers.values().flatten().copied().collect();
     let mut is_first = true;
-    for top in tops {
+    for &top in lowers.keys().filter(|upper| !all_lowers.contains(upper)) {
         if is_first {
             page.gap();
             page.styled(Style::Strong, "STACKS");
             is_first = false;
         }
-        page.line(named(top));
-        below(top, host, "", STACK_DEPTH_MAX, page);
+        page.line(named(&host.devices[top]));
+        below(top, host, &lowers, "", STACK_DEPTH_MAX, page);
     }
 }
 
-fn below(upper: &Device, host: &Host, indent: &str, depth: usize, page: &mut Page) {
-    if depth == 0 {
-        return;
+/// Maps each device that is stacked on others to the devices directly below it, by position in the list of
+/// devices: [`Host::is_directly_below`] for all devices at once.
+fn directly_below(host: &Host) -> BTreeMap<usize, BTreeSet<usize>> {
+    let mut at: BTreeMap<IfIndex, Vec<usize>> = BTreeMap::new();
+    for (position, device) in host.devices.iter().enumerate() {
+        at.entry(device.id.ifindex).or_default().push(position);
     }
-    let lowers: Vec<&Device> =
-        host.devices.iter().filter(|lower| host.is_directly_below(lower, upper)).collect();
-    for (at, lower) in lowers.iter().enumerate() {
-        let is_last = at + 1 == lowers.len();
+    let with = |index: Option<IfIndex>| index.and_then(|index| at.get(&index)).into_iter().flatten().copied();
+    let mut found: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+    for (position, device) in host.devices.iter().enumerate() {
+        let is_other = |other: &usize| host.devices[*other].id != device.id;
+        for upper in with(device.link.master).filter(is_other) {
+            found.entry(upper).or_default().insert(position);
+        }
+        for lower in with(device.link.lower).filter(is_other) {
+            found.entry(position).or_default().insert(lower);
+        }
+    }
+    found
+}
+
+fn below(
+    upper: usize,
+    host: &Host,
+    all: &BTreeMap<usize, BTreeSet<usize>>,
+    indent: &str,
+    depth: usize,
+    page: &mut Page,
+) {
+    let Some(lowers) = all.get(&upper).filter(|_| depth > 0) else { return };
+    for (nth, &lower) in lowers.iter().enumerate() {
+        let is_last = nth + 1 == lowers.len();
         let (branch, rest) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-        page.line(format!("{indent}{branch}{}", named(lower)));
-        below(lower, host, &format!("{indent}{rest}"), depth - 1, page);
+        page.line(format!("{indent}{branch}{}", named(&host.devices[lower])));
+        below(lower, host, all, &format!("{indent}{rest}"), depth - 1, page);
     }
 }
 

@@ -12,12 +12,17 @@ use testkit::operator::{Operator, somebody_else_sets};
 use testkit::programs::netpolicy;
 use testkit::{Need, repeated, test};
 
+use crate::stacks::kind::{BRIDGE, MACVLAN};
+
 /// Processes of other tests may begin or end between a recording and a command, so `repeated` retries a
 /// failed test.
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Suspension, Need::Memcached];
+    const STACKED: &[Need] =
+        &[Need::Root, Need::Suspension, Need::Memcached, Need::Link(BRIDGE), Need::Link(MACVLAN)];
     vec![
         test("recordings/commands_print_the_same_bytes_as_on_the_host", NEEDS, repeated(same_bytes)),
+        test("recordings/a_host_with_many_stacks_prints_the_same_bytes", STACKED, repeated(many_stacks)),
         test("recordings/pseudonyms_change_nothing_but_names_and_leave_none", NEEDS, repeated(pseudonyms)),
     ]
 }
@@ -103,6 +108,42 @@ fn same_bytes() -> Result<(), Failed> {
     operator.asks(POLICY)?;
     drop(server);
     compare(&operator, "after the service has ended", pid)
+}
+
+/// The number of stacks: a veth, whose ends are both on the host, below a bridge, and a macvlan on the bridge.
+const STACKS: usize = 50;
+
+fn many_stacks() -> Result<(), Failed> {
+    let operator = Operator::new("recordings-stacks", 64)?;
+    let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let mut batch = String::new();
+    for nth in 0..STACKS {
+        for command in [
+            format!("link add v{nth} type veth peer name p{nth}"),
+            format!("link add br{nth} type bridge"),
+            format!("link set v{nth} master br{nth}"),
+            format!("link add link br{nth} name mac{nth} type macvlan mode private"),
+        ] {
+            batch += &format!("{command}\n");
+        }
+        for device in ["v", "p", "br", "mac"] {
+            batch += &format!("link set {device}{nth} up\n");
+        }
+    }
+    let batch = operator.file("batch", batch.as_bytes())?;
+    operator.inside(&format!("ip -batch {batch}"))?;
+    operator.means_what_it_does_on_a_nic()?;
+    operator.asks(&format!("{POLICY}[device.\"mac*\"]\npolicy = \"latency\"\n"))?;
+    let pid = server.process().pid.0;
+    compare(&operator, "before the policy is applied", pid)?;
+    operator.runs(&["apply"], 0)?;
+    compare(&operator, "with the policy in force", pid)?;
+    let file = record(&operator, &[])?;
+    let recorded: Value = serde_json::from_slice(&std::fs::read(&file)?)?;
+    assert!(recorded["host"]["devices"].as_array().is_some_and(|devices| devices.len() > 4 * STACKS));
+    let size = std::fs::metadata(&file)?.len();
+    assert!(size < 1_000_000, "{size} bytes");
+    Ok(())
 }
 
 /// Collects the texts of a JSON document by their position.

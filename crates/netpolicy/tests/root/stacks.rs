@@ -18,7 +18,7 @@ use testkit::{Need, test};
 /// The kinds of stacked devices, as arguments of `ip link add`.
 pub(crate) mod kind {
     pub(super) const BOND: &str = "type bond";
-    pub(super) const BRIDGE: &str = "type bridge";
+    pub(crate) const BRIDGE: &str = "type bridge";
     pub(super) const GENEVE: &str = "type geneve id 7 remote 192.0.2.9";
     pub(super) const IPVLAN: &str = "link v0 type ipvlan mode l2";
     pub(crate) const MACVLAN: &str = "link v0 type macvlan mode private";

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Device, Epoll, Napi, Process, Socket, SocketState};
 use model::{
-    CpuSet, Delivered, DeliveryMode, EpollId, Host, Mechanism, Nanoseconds, NapiDelivered, NapiId, Pid,
-    PollCounts, ProcessId, RecipeValue, Recipes, RxQueue,
+    CpuSet, Delivered, DeliveryMode, DeviceId, EpollId, Host, Mechanism, Nanoseconds, NapiDelivered, NapiId,
+    Pid, PollCounts, ProcessId, RecipeValue, Recipes, RxQueue,
 };
 
 use super::{HostContext, VethPeer};
@@ -71,6 +71,8 @@ pub(super) struct Case<'h> {
     pub(super) napis: BTreeMap<NapiId, NapiCase<'h>>,
     /// The processes, by pid.
     pub(super) processes: BTreeMap<Pid, ProcessCase<'h>>,
+    /// The devices, by name; of several with the same name, the first.
+    by_name: BTreeMap<&'h str, &'h Device>,
 }
 
 /// A NAPI and the epolls that receive through it.
@@ -188,7 +190,8 @@ impl<'h> Case<'h> {
             }
             processes.insert(process.id.pid, case);
         }
-        Self { host, delivered, asked, context, napis, processes }
+        let by_name = host.devices.iter().rev().map(|device| (device.id.name.as_str(), device)).collect();
+        Self { host, delivered, asked, context, napis, processes, by_name }
     }
 
     /// The NAPIs on which suspension is set or requested.
@@ -225,11 +228,17 @@ impl<'h> Case<'h> {
         ))
     }
 
+    /// Returns the device with this id.
+    pub(super) fn device(&self, id: DeviceId) -> Option<&'h Device> {
+        let named = self.by_name.get(id.name.as_str()).copied();
+        named.filter(|device| device.id == id).or_else(|| self.host.device(id))
+    }
+
     /// Returns the peer that sends to a veth.
     pub(super) fn sending_to(&self, device: &Device) -> Sending<'_> {
         match (device.peer.as_deref(), self.context.peers.get(&device.id)) {
             (_, Some(peer)) => Sending::Elsewhere(peer),
-            (Some(name), None) => match self.host.device_named(name) {
+            (Some(name), None) => match self.by_name.get(name) {
                 Some(peer) => Sending::Here(peer),
                 None => Sending::Unknown(name.to_owned()),
             },

@@ -119,15 +119,35 @@ impl CommandPrefix {
 }
 
 impl HostContext {
+    /// Returns the held objects of this namespace's devices and of processes, by device name and by pid.
+    pub(super) fn held_by_owner(&self, netns: NetnsId) -> HeldByOwner<'_> {
+        let mut held = HeldByOwner::default();
+        for one in &self.held {
+            if let Some(device) = one.object.device().filter(|device| device.netns == netns) {
+                held.by_device.entry(device.name.to_string()).or_default().push(one);
+            }
+            if let Some(process) = one.object.process() {
+                held.by_process.entry(process.pid.to_string()).or_default().push(one);
+            }
+        }
+        held
+    }
+}
+
+/// The objects whose values transactions in force have set, by the name or pid that commands use.
+#[derive(Debug, Default)]
+pub(super) struct HeldByOwner<'c> {
+    by_device: BTreeMap<String, Vec<&'c HeldObject>>,
+    by_process: BTreeMap<String, Vec<&'c HeldObject>>,
+}
+
+impl<'c> HeldByOwner<'c> {
     /// Prepends to a remedy the commands that must run first: settings of a removed queue could not be
     /// restored, and a running command must exit before its settings are changed.
-    pub(super) fn ends_first(&self, netns: NetnsId, finding: &mut Finding) {
+    pub(super) fn ends_first(&self, finding: &mut Finding) {
         let Some(remedy) = &finding.remedy else { return };
         let mut ends: Vec<&str> = Vec::new();
-        for held in &self.held {
-            if !remedy.split(THEN).any(|command| held.is_hit_by(command, netns)) {
-                continue;
-            }
+        for held in remedy.split(THEN).flat_map(|command| self.hit_by(command)) {
             if ends.is_empty() {
                 let line = format!("in force on {} through {}, which must exit first", held.object, held.by);
                 finding.evidence.insert(0, line);
@@ -140,29 +160,29 @@ impl HostContext {
             finding.remedy = Some(format!("{}{THEN}{remedy}", ends.join(THEN)));
         }
     }
-}
 
-impl HeldObject {
-    fn is_hit_by(&self, command: &str, netns: NetnsId) -> bool {
-        let device = self.object.device().filter(|device| device.netns == netns);
-        let is = |name: &str| device.is_some_and(|device| device.name.as_str() == name);
+    /// Returns the held objects that a command of a remedy would change or remove.
+    fn hit_by(&self, command: &str) -> Vec<&'c HeldObject> {
         let words: Vec<&str> = command.split(' ').collect();
+        let has_owner = |held: &&HeldObject| held.has_owner;
+        let of = |held: Option<&Vec<&'c HeldObject>>| held.cloned().unwrap_or_default();
         match words[..] {
             ["ethtool", "-L", name, _, queues] => {
                 let queues: u32 = queues.parse().unwrap_or(u32::MAX);
-                let index = match self.object {
-                    Object::Queue(queue) => queue.index.0,
-                    Object::TxQueue(queue) => queue.index.0,
-                    _ => return false,
+                let is_removed = |held: &&HeldObject| match held.object {
+                    Object::Queue(queue) => queue.index.0 >= queues,
+                    Object::TxQueue(queue) => queue.index.0 >= queues,
+                    _ => false,
                 };
-                is(name) && index >= queues
+                of(self.by_device.get(name)).into_iter().filter(is_removed).collect()
             }
-            ["netpolicy", "set", "device", name, ..] => self.has_owner && is(name),
+            ["netpolicy", "set", "device", name, ..] => {
+                of(self.by_device.get(name)).into_iter().filter(has_owner).collect()
+            }
             ["netpolicy", "set", "task", pid, ..] => {
-                let process = self.object.process().map(|process| process.pid.to_string());
-                self.has_owner && process.as_deref() == Some(pid)
+                of(self.by_process.get(pid)).into_iter().filter(has_owner).collect()
             }
-            _ => false,
+            _ => Vec::new(),
         }
     }
 }
@@ -209,12 +229,12 @@ mod test {
                 held: vec![held(index, has_owner), held(index, has_owner)],
                 ..HostContext::default()
             };
-            context.ends_first(NetnsId(1), &mut finding);
+            context.held_by_owner(NetnsId(1)).ends_first(&mut finding);
             let expected = if ends { format!("{first}{remedy}") } else { remedy.to_owned() };
             assert_eq!(finding.remedy, Some(expected));
             assert_eq!(finding.evidence[0].starts_with("in force on eth0"), ends, "{remedy}");
             finding.remedy = Some(remedy.to_owned());
-            context.ends_first(NetnsId(2), &mut finding);
+            context.held_by_owner(NetnsId(2)).ends_first(&mut finding);
             assert_eq!(finding.remedy.as_deref(), Some(remedy), "another namespace has an eth0, too");
         }
     }

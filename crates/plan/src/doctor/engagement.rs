@@ -170,7 +170,7 @@ fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<N
     let Some(counts) = &napi.counts else { return Some(NapiState::NotCounted) };
     let timers_hidden = case.delivered.is_some_and(|delivered| delivered.timers_hidden);
     if suspends {
-        let hindered = causes.of(napi.napi.id).iter().any(|cause| cause.severity == Severity::Problem);
+        let hindered = causes.of(napi.napi.id).is_some_and(|causes| causes.has_problem);
         let suspending = if timers_hidden { may_suspend(case, napi) } else { taken_up(counts) };
         return Some(match suspension(counts, hindered, timers_hidden) {
             NapiState::Idle if waited(case, napi).is_some() => NapiState::Waits,
@@ -250,9 +250,9 @@ pub(super) fn percent(part: u64, whole: u64) -> Option<u64> {
 /// Creates the finding on a NAPI: the verdict, its evidence, and the remedy.
 fn finding(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: NapiState) -> Found {
     let causes = causes.of(napi.napi.id);
-    let why = match causes.first() {
-        Some(cause) if cause.object == napi.name() => format!("; cause: {}", cause.rule),
-        Some(cause) => format!("; cause: {} of {}", cause.rule, cause.object),
+    let why = match causes.and_then(|causes| causes.named.first()) {
+        Some((rule, object)) if *object == napi.name() => format!("; cause: {rule}"),
+        Some((rule, object)) => format!("; cause: {rule} of {object}"),
         None if verdict == NapiState::Partly => rest(case, napi),
         None => String::new(),
     };
@@ -277,11 +277,15 @@ fn finding(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: NapiS
     if verdict == NapiState::Waits {
         return found.remedy(CPU_OF_ITS_OWN);
     }
-    for cause in causes {
-        found = found.evidence(format!("cause: {} of {}", cause.rule, cause.object));
+    let Some(causes) = causes else { return found };
+    for (rule, object) in &causes.named {
+        found = found.evidence(format!("cause: {rule} of {object}"));
     }
-    match causes.iter().find_map(|cause| cause.remedy.clone()) {
-        Some(remedy) => found.remedy(remedy),
+    if causes.more > 0 {
+        found = found.evidence(format!("and {} more causes", causes.more));
+    }
+    match &causes.remedy {
+        Some(remedy) => found.remedy(remedy.as_str()),
         None => found,
     }
 }

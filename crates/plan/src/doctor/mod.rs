@@ -91,13 +91,12 @@ pub fn doctor_with(
             family.extend((rule.find)(&case, &causes).into_iter().map(|found| found.by(rule)));
         }
         for found in family {
-            for &napi in &found.hinders {
-                causes.by_napi.entry(napi).or_default().push(found.finding.clone());
-            }
+            causes.add(&found);
             findings.push(found.finding);
         }
     }
-    findings.iter_mut().for_each(|finding| context.ends_first(host.netns, finding));
+    let held = context.held_by_owner(host.netns);
+    findings.iter_mut().for_each(|finding| held.ends_first(finding));
     for remedy in findings.iter_mut().filter_map(|finding| finding.remedy.as_mut()) {
         *remedy = context.command_prefix.typed(remedy);
     }

@@ -19,12 +19,45 @@ pub struct DoctorRule {
 /// The findings of earlier rules that prevent a NAPI's suspension.
 #[derive(Debug, Default)]
 pub(super) struct Causes {
-    pub(super) by_napi: BTreeMap<NapiId, Vec<Finding>>,
+    by_napi: BTreeMap<NapiId, CausesOfNapi>,
+}
+
+/// The maximum number of causes of a NAPI to name: each of a thousand processes may be a cause for each NAPI.
+const NAMED_MAX: usize = 8;
+
+/// What prevents the suspension of one NAPI.
+#[derive(Debug, Default)]
+pub(super) struct CausesOfNapi {
+    /// The rules and objects of the first [`NAMED_MAX`] causes.
+    pub(super) named: Vec<(String, String)>,
+    /// The number of other causes.
+    pub(super) more: usize,
+    /// Whether one of the causes is a problem.
+    pub(super) has_problem: bool,
+    /// The first remedy.
+    pub(super) remedy: Option<String>,
 }
 
 impl Causes {
-    pub(super) fn of(&self, napi: NapiId) -> &[Finding] {
-        self.by_napi.get(&napi).map_or(&[], Vec::as_slice)
+    /// Returns the causes of a NAPI; `None` if there are none.
+    pub(super) fn of(&self, napi: NapiId) -> Option<&CausesOfNapi> {
+        self.by_napi.get(&napi)
+    }
+
+    /// Adds a finding as a cause for the NAPIs whose suspension it prevents.
+    pub(super) fn add(&mut self, found: &Found) {
+        let finding = &found.finding;
+        for &napi in &found.hinders {
+            let causes = self.by_napi.entry(napi).or_default();
+            match causes.named.len() {
+                NAMED_MAX => causes.more += 1,
+                _ => causes.named.push((finding.rule.clone(), finding.object.clone())),
+            }
+            causes.has_problem |= finding.severity == Severity::Problem;
+            if causes.remedy.is_none() {
+                causes.remedy.clone_from(&finding.remedy);
+            }
+        }
     }
 }
 

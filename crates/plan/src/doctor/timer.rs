@@ -32,7 +32,7 @@ const WAITS_OUTLASTED: u64 = 2;
 fn timer_before_application(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     let mut found = Vec::new();
     let suspended = case.napis.values().filter(|napi| napi.suspends() && napi.defers());
-    for napi in suspended.filter(|napi| causes.of(napi.napi.id).is_empty()) {
+    for napi in suspended.filter(|napi| causes.of(napi.napi.id).is_none()) {
         let (Some(counts), Some(flush)) = (&napi.counts, napi.napi.gro_flush_timeout) else { continue };
         let all = counts.total().packets;
         let engaged =

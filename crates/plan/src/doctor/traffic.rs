@@ -53,6 +53,7 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     // may belong to them.
     let waiting = case.suspended().any(|napi| napi.device.kind == "veth" && napi.packets().unwrap_or(0) == 0);
     let affected = |process: &&ProcessCase<'_>| process.on_no_napi > 0 && (waiting || case.concerns(process));
+    let backlog = Backlog::of(case);
     let mut found = Vec::new();
     for process in case.processes.values().filter(affected) {
         let summary = format!(
@@ -73,19 +74,19 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         }
         let finding = Found::new(Severity::Problem, process.process.id, summary)
             .evidence("their SO_INCOMING_NAPI_ID is 0");
-        found.push(with_backlog(finding, case).hinders(silent()));
+        found.push(backlog.explain(finding).hinders(silent()));
     }
     // No inspected process is affected, so the counts are only a hint: the backlog also carries packets of
     // other processes.
-    let backlog = case.delivered.map_or(0, |delivered| delivered.backlog.packets);
-    if found.is_empty() && backlog > 0 {
+    let packets = case.delivered.map_or(0, |delivered| delivered.backlog.packets);
+    if found.is_empty() && packets > 0 {
         for napi in case.suspended().filter(|napi| napi.packets() == Some(0) && napi.device.kind == "veth") {
             let finding = Found::new(
                 Severity::Warning,
                 napi.name(),
                 "no packet arrived on this NAPI, but some arrived on the machine's per-CPU backlogs, which may have been destined for this NAPI",
             );
-            found.push(with_backlog(finding, case).hinders([napi.napi.id]));
+            found.push(backlog.explain(finding).hinders([napi.napi.id]));
         }
     }
     found
@@ -106,7 +107,7 @@ fn veth_without_napi(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     let mut found = Vec::new();
     for counted in &pressure.devices {
         let per_second = u128::from(counted.rx_packets) * 1_000_000_000 / u128::from(pressure.interval.0);
-        let Some(device) = case.host.device(counted.device) else { continue };
+        let Some(device) = case.device(counted.device) else { continue };
         // A veth that is a bridge port, such as the host's end of a container's, only forwards packets.
         let receives = device.kind == "veth" && device.up && device.link.master.is_none();
         if !receives || per_second < VETH_PACKETS_PER_SECOND_MIN {
@@ -141,32 +142,62 @@ fn others_arrive(case: &Case<'_>, process: &ProcessCase<'_>) -> bool {
     on_napis > process.on_no_napi && process.napis.keys().any(arrives)
 }
 
-/// Adds the counts of the backlog and every veth that could be the cause as evidence, and the commands that
-/// fix these veths.
-fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
-    if let Some(carried) = case.on_the_backlog() {
-        found = found.evidence(carried);
+/// The maximum number of veths to name as a possible cause: a node has a veth for each container.
+const VETHS_MAX: usize = 8;
+
+/// Why packets may arrive through the backlog, as evidence, and the commands that make them arrive on a NAPI.
+struct Backlog {
+    evidence: Vec<String>,
+    remedy: Option<String>,
+}
+
+impl Backlog {
+    /// Collects the counts of the backlog and the veths that could be the cause: those with a wrong setting
+    /// before the others.
+    fn of(case: &Case<'_>) -> Self {
+        let (mut wrong, mut right, mut veths) = (Vec::new(), Vec::new(), 0);
+        for device in case.host.devices.iter().filter(|device| device.kind == "veth" && device.up) {
+            let sending = case.sending_to(device);
+            // If both ends of a veth are in this namespace, fix only the end on which a process receives.
+            let receives = match &sending {
+                Sending::Here(peer) => !device.napis.is_empty() || peer.napis.is_empty(),
+                Sending::Elsewhere(_) | Sending::Unknown(_) => true,
+            };
+            veths += usize::from(receives);
+            match remedy::veth(device, &sending).filter(|_| receives) {
+                Some(command) => wrong.push((device, sending, command)),
+                None => right.push((device, sending)),
+            }
+        }
+        let named = wrong.iter().map(|(device, sending, _)| (*device, sending));
+        let named = named.chain(right.iter().map(|(device, sending)| (*device, sending)));
+        let mut evidence: Vec<String> = case.on_the_backlog().into_iter().collect();
+        evidence.extend(named.take(VETHS_MAX).map(|(device, sending)| veth_state(device, sending)));
+        let more = |all: usize| all.saturating_sub(VETHS_MAX);
+        if more(wrong.len() + right.len()) > 0 {
+            evidence.push(format!("and {} more veths", more(wrong.len() + right.len())));
+        }
+        if veths > 0 && wrong.is_empty() {
+            evidence.push(
+                "both ends are fixed now: the next packet that arrives through one of them sets the connection's NAPI id"
+                    .to_owned(),
+            );
+        }
+        let mut commands: Vec<String> =
+            wrong.iter().take(VETHS_MAX).map(|(_, _, command)| command.clone()).collect();
+        if more(wrong.len()) > 0 {
+            commands.push(format!("likewise for {} more veths", more(wrong.len())));
+        }
+        Self { evidence, remedy: (!commands.is_empty()).then(|| commands.join(THEN)) }
     }
-    let (mut commands, mut veths) = (Vec::new(), 0);
-    for device in case.host.devices.iter().filter(|device| device.kind == "veth" && device.up) {
-        let sending = case.sending_to(device);
-        found = found.evidence(veth_state(device, &sending));
-        // If both ends of a veth are in this namespace, report only the end on which a process receives.
-        let receives = match &sending {
-            Sending::Here(peer) => !device.napis.is_empty() || peer.napis.is_empty(),
-            Sending::Elsewhere(_) | Sending::Unknown(_) => true,
-        };
-        if receives {
-            veths += 1;
-            commands.extend(remedy::veth(device, &sending));
+
+    fn explain(&self, found: Found) -> Found {
+        let found = self.evidence.iter().fold(found, |found, line| found.evidence(line.as_str()));
+        match &self.remedy {
+            Some(remedy) => found.remedy(remedy.as_str()),
+            None => found,
         }
     }
-    if veths > 0 && commands.is_empty() {
-        return found.evidence(
-            "both ends are fixed now: the next packet that arrives through one of them sets the connection's NAPI id",
-        );
-    }
-    if commands.is_empty() { found } else { found.remedy(commands.join(THEN)) }
 }
 
 fn veth_state(device: &Device, sending: &Sending<'_>) -> String {
