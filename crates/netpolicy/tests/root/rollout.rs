@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
+use serde_json::{Value, json};
 use testkit::markdown::repository;
 use testkit::programs::netpolicy;
 use testkit::scratch::Scratch;
@@ -22,7 +23,7 @@ const RENDERED: [(Option<&str>, &str); 2] =
     [(None, "default.golden.yaml"), (Some("full.values.yaml"), "full.golden.yaml")];
 
 /// Values that the chart refuses, each with a part of the error message.
-const REFUSED: [(&[&str], &str); 9] = [
+const REFUSED: [(&[&str], &str); 17] = [
     (&["metrics.podMonitor.enabled=true"], "metrics.proxy.image"),
     (&["metrics.proxy.image=proxy"], "metrics.proxy needs metrics.port"),
     (
@@ -38,6 +39,48 @@ const REFUSED: [(&[&str], &str); 9] = [
     (&["security.extraCapabilities[0]=ALL"], "extraCapabilities"),
     (&["rollout.maxUnavailable=0"], "maxUnavailable"),
     (&["privileged=true"], "privileged"),
+    (&["image.repository=a\nprivileged: true"], "repository"),
+    (&["image.tag=1 #"], "tag"),
+    (&["metrics.proxy.image=&a"], "image"),
+    (&["priorityClassName=!a"], "priorityClassName"),
+    (&["stateDirectory=/a\\, type: File }\\, x: { y"], "stateDirectory"),
+    (&["runDirectory=/run/../etc"], "runDirectory"),
+    (&["podLabels.netpolicy/group=a"], "group"),
+    (&["podAnnotations.netpolicy/policies=a"], "policies"),
+];
+
+/// Texts that mean something else in YAML, in a template or in a shell.
+const HOSTILE: [&str; 16] = [
+    "true",
+    "123",
+    "null",
+    "a: b",
+    "a #b",
+    "a, b: c}",
+    "*a",
+    "&b",
+    "!c",
+    "'",
+    "\"",
+    "a\nb: c",
+    "{{ .Values }}",
+    "$(id)",
+    "\u{1}",
+    "a\tb",
+];
+
+/// Texts of policy files that are difficult to write in YAML.
+const HOSTILE_POLICIES: [&str; 10] = [
+    "a = 1",
+    "  a = 1\nb = 2\n",
+    "\n\na = 1",
+    "a = 1\n\n\n",
+    "\ta = 1\n",
+    "a = 1\r\nb = 2\r\n",
+    "---\nkind: Pod\n",
+    "x = '{{ .Values }}'\n",
+    "a = 1 \n  \n b = 2\n ",
+    "\u{feff}# \u{1}\n",
 ];
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -46,7 +89,10 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("rollout/the_chart_renders_as_recorded", &[Need::Helm], rendered),
         test("rollout/the_chart_refuses_values_that_cannot_work", &[Need::Helm], refused),
+        test("rollout/the_chart_refuses_wrong_types_and_unknown_keys", &[Need::Helm], mistyped),
+        test("rollout/values_with_special_characters_are_rendered_as_they_are", BOTH, hostile),
         test("rollout/kubernetes_schemas_accept_what_the_chart_renders", BOTH, accepted),
+        test("rollout/modules_refuse_arguments_and_files_that_cannot_work", &[Need::Ansible], arguments),
         test("rollout/the_collection_has_no_finding_of_its_linter", &[Need::Ansible], linted),
         test("rollout/check_mode_plans_and_a_sick_host_stops_its_wave_and_no_other", HOSTS, canary),
     ]
@@ -139,6 +185,115 @@ fn refused() -> Result<(), Failed> {
     Ok(())
 }
 
+/// Returns the paths of all values in a schema, each with a value of a wrong type.
+fn wrong_types(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
+    let wrong =
+        if schema["type"] == "string" || !schema["enum"].is_null() { json!([1]) } else { json!("x x") };
+    if !path.is_empty() {
+        found.push((path.to_owned(), wrong));
+    }
+    if schema["additionalProperties"] == false {
+        found.push((format!("{path}{}unknown", if path.is_empty() { "" } else { "." }), json!("x")));
+    }
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        wrong_types(schema, &path, found);
+    }
+}
+
+fn mistyped() -> Result<(), Failed> {
+    let schema = std::fs::read(helm_directory().join("netpolicy/values.schema.json"))?;
+    let mut wrong = Vec::new();
+    wrong_types(&serde_json::from_slice(&schema)?, "", &mut wrong);
+    assert!(wrong.len() > 60, "{wrong:?}");
+    for (path, value) in wrong {
+        let mut command = helm()?;
+        command.current_dir(helm_directory()).args(["template", "netpolicy", "netpolicy"]);
+        command.args(["--kube-version", RENDERED_FOR, "--set-json", &format!("{path}={value}")]);
+        let (_, words) = ended(&mut command, 1)?;
+        assert!(words.contains("schema"), "{path}: {words}");
+    }
+    Ok(())
+}
+
+/// Renders the chart with these values, and parses the manifests.
+fn documents(scratch: &Scratch, release: &str, values: &Value) -> Result<Vec<Value>, Failed> {
+    let path = scratch.path("values.json");
+    std::fs::write(&path, values.to_string())?;
+    let mut command = helm()?;
+    command.current_dir(helm_directory()).args(["template", release, "netpolicy", "--namespace", "456"]);
+    command.args(["--kube-version", RENDERED_FOR, "--values"]).arg(&path);
+    let manifests = scratch.path("manifests.yaml");
+    std::fs::write(&manifests, ended(&mut command, 0)?.0)?;
+    let mut command = Command::new("python3");
+    command.args([
+        "-c",
+        "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))",
+    ]);
+    with_python_programs(command.arg(&manifests), &unpacked::ansible().ok_or("PyYAML")?);
+    Ok(serde_json::from_str(&ended(&mut command, 0)?.0)?)
+}
+
+fn hostile() -> Result<(), Failed> {
+    let scratch = Scratch::new("rollout-hostile")?;
+    let names = (10..).map(|number| format!("{number}-a.toml"));
+    let policies: Value =
+        names.zip(HOSTILE_POLICIES.map(Value::from)).collect::<serde_json::Map<_, _>>().into();
+    let names = ('a'..='z').map(String::from);
+    let map: Value = names.zip(HOSTILE.map(Value::from)).collect::<serde_json::Map<_, _>>().into();
+    // Arguments are templates, as documented, so those without braces stand for themselves.
+    let args: Vec<&str> = HOSTILE.into_iter().filter(|text| !text.contains("{{")).collect();
+    let names = ["true", "null", "1e3", "0x1f", "no"];
+    let groups = names.map(|name| json!({ "name": name, "nodeSelector": { "a": name } }));
+    let values = json!({
+        "policies": policies, "nodeSelector": map, "podAnnotations": map, "podLabels": map, "groups": groups,
+        "affinity": map, "security": { "seLinuxOptions": { "type": "true" } }, "priorityClassName": "123",
+        "image": { "repository": "1e3", "tag": "1" },
+        "metrics": {
+            "port": 9989, "proxy": { "image": "true", "args": args },
+            "podMonitor": { "enabled": true, "labels": map, "tlsConfig": map },
+        },
+    });
+    let documents = documents(&scratch, "123", &values)?;
+    assert_eq!(documents.len(), 2 * names.len() + 1);
+    let has = |object: &Value, map: &Value| {
+        map.as_object().into_iter().flatten().all(|(key, value)| object[key] == *value)
+    };
+    for document in &documents {
+        let metadata = &document["metadata"];
+        assert_eq!(
+            (&metadata["namespace"], &metadata["labels"]["app.kubernetes.io/instance"]),
+            (&json!("456"), &json!("123"))
+        );
+        match document["kind"].as_str() {
+            Some("ConfigMap") => assert_eq!(document["data"], policies),
+            Some("DaemonSet") => {
+                let (of_group, pod) =
+                    (&document["spec"]["selector"]["matchLabels"], &document["spec"]["template"]);
+                assert!(names.iter().any(|name| of_group["netpolicy/group"] == *name), "{of_group}");
+                assert!(
+                    has(&pod["metadata"]["labels"], &map) && has(&pod["metadata"]["annotations"], &map),
+                    "{pod}"
+                );
+                let spec = &pod["spec"];
+                assert!(has(&spec["affinity"], &map) && spec["nodeSelector"]["b"] == map["b"], "{spec}");
+                let proxy = &spec["containers"][1];
+                assert_eq!((&proxy["args"], &proxy["image"]), (&json!(args), &json!("true")));
+                assert_eq!(
+                    (&spec["containers"][0]["image"], &spec["priorityClassName"]),
+                    (&json!("1e3:1"), &json!("123"))
+                );
+            }
+            Some("PodMonitor") => {
+                assert!(has(&metadata["labels"], &map), "{metadata}");
+                assert_eq!(document["spec"]["podMetricsEndpoints"][0]["tlsConfig"], map);
+            }
+            other => return Err(format!("{other:?}").into()),
+        }
+    }
+    Ok(())
+}
+
 fn accepted() -> Result<(), Failed> {
     let scratch = Scratch::new("rollout-schemas")?;
     for (values, golden) in RENDERED {
@@ -186,6 +341,80 @@ fn linted() -> Result<(), Failed> {
         let (data, words) = ended(&mut command, 0)?;
         // `state_dir` is in the documentation fragment that both modules share.
         assert!(data.contains("short_description") && data.contains("state_dir"), "{words}");
+    }
+    Ok(())
+}
+
+/// Runs a module of the collection in check mode with these arguments; returns its result.
+fn module(scratch: &Scratch, name: &str, arguments: &Value) -> Result<Value, Failed> {
+    let (input, output) = (scratch.path("arguments.json"), scratch.path("result.json"));
+    let mut all = json!({
+        "_ansible_check_mode": true, "executable": netpolicy(), "policy_dir": scratch.path("policy.d"),
+        "state_dir": scratch.path("state"),
+    });
+    all.as_object_mut().ok_or("an object")?.extend(arguments.as_object().cloned().unwrap_or_default());
+    std::fs::write(&input, json!({ "ANSIBLE_MODULE_ARGS": all }).to_string())?;
+    let installed = unpacked::ansible().ok_or("ansible-core")?;
+    let mut command = Command::new("timeout");
+    command.args(["60", "python3", "-m"]);
+    command.arg(format!("ansible_collections.netpolicy.netpolicy.plugins.modules.{name}"));
+    with_python_programs(&mut command, &installed);
+    let path = std::env::join_paths([scratch.path(""), installed])?;
+    command.current_dir(scratch.path("")).env("PYTHONPATH", path);
+    command.stdin(std::fs::File::open(&input)?).stdout(std::fs::File::create(&output)?);
+    let ended = command.output()?;
+    serde_json::from_slice(&std::fs::read(&output)?).map_err(|error| {
+        format!("{name} {arguments}: {error}: {}", String::from_utf8_lossy(&ended.stderr)).into()
+    })
+}
+
+fn arguments() -> Result<(), Failed> {
+    const NONE: &str = "[device.lo]\r\npolicy = \"none\"\r\n";
+    const FILE: &str = "50-a.toml";
+    let scratch = Scratch::new("rollout-arguments")?;
+    collection(&scratch)?;
+    let directory = scratch.path("policy.d");
+    std::fs::create_dir(&directory)?;
+    let fails = |name: &str, arguments: &Value, reason: &str| {
+        let result = module(&scratch, name, arguments)?;
+        let msg = result["msg"].as_str().unwrap_or_default();
+        let is_refused = result["failed"] == true && msg.contains(reason);
+        is_refused.then_some(()).ok_or_else(|| Failed::from(format!("{arguments}: {result}")))
+    };
+    for name in
+        ["a\n.toml", "-a.toml", "{{ a }}.toml", "../a.toml", "a\0.toml", "$(id).toml", &"a".repeat(300)]
+    {
+        fails("policy", &json!({ "files": { name: NONE } }), "no name of a policy file")?;
+    }
+    let of = |text: Value| json!({ "files": { FILE: text } });
+    fails("policy", &of(json!(["a"])), "its text is no string")?;
+    fails("policy", &of("a".repeat(2 << 20).into()), "larger than")?;
+    fails("policy", &of("{{ a }}".into()), "50-a.toml:1")?;
+    for option in ["guard", "service"] {
+        let both = json!({ "files": { FILE: NONE }, "guard": "p99=+15%", option: " " });
+        fails("policy", &both, "is empty")?;
+    }
+    fails("policy", &json!({ "files": { FILE: NONE }, "seconds": -1 }), "seconds")?;
+    for name in ["policy", "policy_info"] {
+        fails(name, &json!({ "netns": "-a" }), "/run/netns/-a")?;
+        fails(name, &json!({ "netns": "a\nb" }), "/run/netns/a\nb")?;
+        fails(name, &json!({ "executable": "/nothing" }), "/nothing")?;
+    }
+    fails("policy_info", &json!({ "executable": "/bin/true" }), "is not netpolicy")?;
+
+    // Files that exist already: the text is compared byte for byte, and a pipe does not block.
+    let path = directory.join(FILE);
+    std::fs::write(&path, NONE)?;
+    let result = module(&scratch, "policy", &of(NONE.into()))?;
+    assert_eq!((&result["changed"], &result["previous"][FILE]), (&json!(false), &json!(NONE)), "{result}");
+    std::fs::write(&path, b"# \xff\n")?;
+    fails("policy", &of(NONE.into()), "not UTF-8")?;
+    std::fs::remove_file(&path)?;
+    for made in ["mkfifo", "mkdir"] {
+        assert!(Command::new(made).arg(&path).status()?.success());
+        fails("policy", &of(NONE.into()), "no regular file")?;
+        fails("policy", &json!({ "files": { "60-b.toml": NONE } }), "cannot be copied")?;
+        let _ = std::fs::remove_file(&path);
     }
     Ok(())
 }

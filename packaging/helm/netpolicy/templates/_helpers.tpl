@@ -9,7 +9,7 @@
 
 {{- define "netpolicy.selector" -}}
 app.kubernetes.io/name: netpolicy
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "netpolicy.labels" -}}

@@ -44,13 +44,13 @@ class Netpolicy:
         options = module.params
         self.command = [module.get_bin_path(options["executable"], required=True), "--output", "json"]
         if options["netns"]:
-            self.command += ["--netns", options["netns"]]
+            self.command.append("--netns=" + options["netns"])
         if options["state_dir"]:
-            self.command += ["--state-dir", options["state_dir"]]
+            self.command.append("--state-dir=" + options["state_dir"])
 
     def run(self, arguments, policy_dirs=None):
         """Runs a subcommand; `policy_dirs` replaces the directories of policy files."""
-        dirs = [word for each in policy_dirs or () for word in ("--policy-dir", each)]
+        dirs = ["--policy-dir=" + each for each in policy_dirs or ()]
         code, out, words = self.module.run_command(self.command + dirs + arguments)
         try:
             document = json.loads(out) if out.strip() else {}

@@ -119,7 +119,9 @@ verdicts:
 """
 
 import os
+import re
 import shutil
+import stat
 import tempfile
 import time
 
@@ -147,6 +149,11 @@ LOOK_EVERY = 0.5
 VERDICT_AFTER = 120
 
 
+# The names of policy files that the module manages, and netpolicy's limit for their size in bytes.
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,249}\.toml")
+FILE_BYTES_MAX = 1 << 20
+
+
 class Files:
     """The policy files of a task: their texts before and after it."""
 
@@ -155,25 +162,50 @@ class Files:
         self.dir = module.params["policy_dir"]
         self.wanted = module.params["files"]
         for name, text in self.wanted.items():
-            if os.path.basename(name) != name or name.startswith(".") or not name.endswith(".toml"):
+            if not NAME.fullmatch(name):
                 module.fail_json(msg="files: %r is no name of a policy file, such as 50-fleet.toml" % name)
             if text is not None and not isinstance(text, str):
                 module.fail_json(msg="files: %s: its text is no string" % name)
+            try:
+                size = len((text or "").encode("utf-8"))
+            except UnicodeEncodeError:
+                module.fail_json(msg="files: %s: its text is not UTF-8" % name)
+            if size > FILE_BYTES_MAX:
+                module.fail_json(msg="files: %s: larger than %d bytes" % (name, FILE_BYTES_MAX))
         self.before = dict((name, self.text(name)) for name in self.wanted)
         self.changed = dict((name, text) for name, text in self.wanted.items() if self.before[name] != text)
 
     def text(self, name):
         """The text of a file, None if there is none."""
+        path = os.path.join(self.dir, name)
         try:
-            with open(os.path.join(self.dir, name), encoding="utf-8") as file:
-                return file.read()
+            # A pipe would block.
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                self.module.fail_json(msg="%s is no regular file" % path)
+            with open(path, "rb") as file:
+                found = file.read(FILE_BYTES_MAX + 1)
+            if len(found) > FILE_BYTES_MAX:
+                self.module.fail_json(msg="%s is larger than %d bytes" % (path, FILE_BYTES_MAX))
+            return found.decode("utf-8")
         except FileNotFoundError:
             return None
+        except UnicodeDecodeError:
+            self.module.fail_json(msg="%s is not UTF-8 text, and could not be restored" % path)
+        except OSError as error:
+            self.module.fail_json(msg="%s: %s" % (path, error.strerror))
 
     def write(self, texts):
-        """Writes or removes files of the policy directory, each at once."""
-        for name, text in texts.items():
-            self.write_one(self.dir, name, text)
+        """Writes or removes files of the policy directory, each at once; after an error, none is changed."""
+        done = []
+        try:
+            for name, text in texts.items():
+                self.write_one(self.dir, name, text)
+                done.append(name)
+        except OSError as error:
+            for name in done:
+                self.write_one(self.dir, name, self.before[name])
+            state = "The policy files are NOT restored" if texts is self.before else "No policy file was changed"
+            self.module.fail_json(msg="%s: %s: %s. %s." % (self.dir, name, error.strerror, state))
 
     def write_one(self, directory, name, text):
         """Writes or removes one file of a directory."""
@@ -185,20 +217,27 @@ class Files:
         os.makedirs(directory, mode=0o755, exist_ok=True)
         # A hidden name without .toml, so that netpolicy does not read the file before it is complete.
         descriptor, making = tempfile.mkstemp(dir=directory, prefix=".ansible-")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(making, 0o644)
-        os.rename(making, path)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode("utf-8"))
+            os.chmod(making, 0o644)
+            os.rename(making, path)
+        except OSError:
+            os.remove(making)
+            raise
 
     def as_wanted(self):
         """A temporary directory with the policy files as they are to be."""
         copy = os.path.join(tempfile.mkdtemp(dir=self.module.tmpdir), "policy.d")
-        if os.path.isdir(self.dir):
-            shutil.copytree(self.dir, copy, symlinks=True)
-        else:
-            os.mkdir(copy)
-        for name, text in self.changed.items():
-            self.write_one(copy, name, text)
+        os.mkdir(copy)
+        try:
+            names = sorted(os.listdir(self.dir)) if os.path.isdir(self.dir) else []
+            for name in (each for each in names if each.endswith(".toml") and each not in self.changed):
+                shutil.copyfile(os.path.join(self.dir, name), os.path.join(copy, name))
+            for name, text in self.changed.items():
+                self.write_one(copy, name, text)
+        except (OSError, shutil.Error) as error:
+            self.module.fail_json(msg="policy files of %s cannot be copied: %s" % (self.dir, error))
         return copy
 
     def dirs(self, own):
@@ -291,9 +330,9 @@ class Task:
             self.done("unchanged")
         before = set(each["id"] for each in self.netpolicy.in_force())
         if options["guard"]:
-            arguments = ["try", "--guard", options["guard"], "--seconds", str(options["seconds"])]
+            arguments = ["try", "--guard=" + options["guard"], "--seconds=%d" % options["seconds"]]
             if options["service"]:
-                arguments += ["--on", options["service"]]
+                arguments.append("--on=" + options["service"])
         else:
             arguments = ["apply"]
         for option in ("disruptive", "allow_irreversible", "allow_inferred"):
@@ -416,6 +455,12 @@ def main():
         allow_inferred=dict(type="bool", default=False),
     )
     module = AnsibleModule(argument_spec=spec, required_by={"service": "guard"}, supports_check_mode=True)
+    for option in ("guard", "service"):
+        # An empty variable must not apply a change without its guard.
+        if module.params[option] is not None and not module.params[option].strip():
+            module.fail_json(msg="%s is empty: leave it out, or give it a value" % option)
+    if module.params["seconds"] < 1:
+        module.fail_json(msg="seconds must be at least 1")
     task = Task(module)
     if module.params["state"] == "applied":
         task.apply()

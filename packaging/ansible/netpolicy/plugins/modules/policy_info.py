@@ -75,8 +75,8 @@ def main():
     own = module.params["policy_dir"]
     dirs = None if own == POLICY_DIRS[-1] else [own]
     code, version, words = module.run_command([netpolicy.command[0], "--version"])
-    if code:
-        module.fail_json(msg=words or "netpolicy --version failed", rc=code)
+    if code or not version.startswith("netpolicy "):
+        module.fail_json(msg=words or "%s is not netpolicy" % netpolicy.command[0], rc=code)
     module.exit_json(
         changed=False,
         changes=netpolicy.plan(dirs),
