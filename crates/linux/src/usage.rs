@@ -8,7 +8,6 @@ use bpf::softirqs::SoftirqTime;
 use model::{Nanoseconds, NapiId, NetnsId, Pid, ProcessId};
 use netlink::netdev::Netdev;
 use sys::clock::run_time_of;
-use sys::error::KernelError;
 use sys::netns::Netns;
 
 use crate::process::kthread;
@@ -102,16 +101,12 @@ impl UsageMeter {
         }
     }
 
-    /// Begins a period.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub fn begin(&mut self) -> Result<(), KernelError> {
-        if let Some(softirqs) = &mut self.softirqs {
-            softirqs.resume()?;
+    /// Begins a period. If softirqs cannot be counted, the usage is reported without them.
+    pub fn begin(&mut self) {
+        if self.softirqs.as_mut().is_some_and(|softirqs| softirqs.resume().is_err()) {
+            self.softirqs = None;
         }
         self.before = self.used();
-        Ok(())
     }
 
     /// Ends the period, and returns the resources that the service used; `None` if the service no longer has

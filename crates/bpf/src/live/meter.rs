@@ -268,6 +268,13 @@ impl LiveMeter {
         self.stays_attached
     }
 
+    /// Abandons the window, if one is open, and detaches the programs until the next window.
+    pub fn detach(&mut self) {
+        self.loaded.detach();
+        self.begun = None;
+        self.weighed = None;
+    }
+
     /// Sets the distribution of turnarounds that estimator C uses from now on. Without a distribution, C
     /// gives the same estimates as U.
     ///

@@ -97,8 +97,8 @@ impl SoftirqTime {
     }
 
     /// Stops counting until [`SoftirqTime::resume`]. The counts are kept. Detaches the programs unless they are
-    /// to stay attached, for pauses so short that the kernel would wait for an RCU grace period when it
-    /// attaches them again.
+    /// to stay attached. They should stay during short pauses: the kernel waits for an RCU grace period before
+    /// it attaches a program that was detached a moment ago.
     pub fn pause(&mut self, stays_attached: bool) {
         let closed = self.set_gate(0);
         if !stays_attached || closed.is_err() {

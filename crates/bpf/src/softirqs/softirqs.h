@@ -37,8 +37,8 @@ struct softirq_time {
 	__u64 count;
 };
 
-_Static_assert(sizeof(struct softirqs_config) == 8, "mirrored by softirqs::configure");
+_Static_assert(sizeof(struct softirqs_config) == 8, "mirrored by softirqs::RawConfig");
 _Static_assert(sizeof(struct softirqs_gate) == 8, "mirrored by softirqs::RawGate");
-_Static_assert(sizeof(struct softirq_time) == 32, "mirrored by softirqs::Spent");
+_Static_assert(sizeof(struct softirq_time) == 32, "mirrored by softirqs::RawTime");
 
 #endif

@@ -567,8 +567,19 @@ impl<'a> GuardedTrial<'a> {
     }
 
     /// Measures one window of all services at the same time. Also returns whether the machine stalled during
-    /// the window.
+    /// the window. After an error, no program is attached for any service.
     fn window(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<Result<WindowFigures, Early>, Fault> {
+        let measured = self.measure_window(stop);
+        if measured.is_err() {
+            self.services.iter_mut().for_each(|service| service.sampler.detach());
+        }
+        measured
+    }
+
+    fn measure_window(
+        &mut self,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<Result<WindowFigures, Early>, Fault> {
         let began = Instant::now();
         if let Some(early) = self.wait(began + self.settles, stop) {
             return Ok(Err(early));

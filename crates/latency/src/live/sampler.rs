@@ -124,6 +124,12 @@ impl Sampler {
         self.meter.hook() == AnswerHook::AfterSend
     }
 
+    /// Abandons the window, if one is open, and detaches all programs until the next window.
+    pub fn detach(&mut self) {
+        self.meter.detach();
+        self.usage.detach();
+    }
+
     /// Begins a window.
     ///
     /// # Errors
@@ -132,12 +138,12 @@ impl Sampler {
         if let Some(threaded) = self.usage.find_threads() {
             self.meter.set_polled_by_threads(threaded);
         }
-        self.usage.begin().map_err(refused)?;
+        self.usage.begin();
         let sees_stack = self.windows.is_multiple_of(Self::STACK_EVERY) && !self.stays_attached;
         self.windows = self.windows.wrapping_add(1);
         let begun = if sees_stack { self.meter.begin_with_stack() } else { self.meter.begin() };
         if begun.is_err() {
-            self.usage.detach();
+            self.detach();
         }
         begun.map_err(refused)
     }
@@ -150,11 +156,16 @@ impl Sampler {
     /// # Panics
     /// If no window has begun.
     pub fn end(&mut self) -> Result<Sample, Fault> {
+        let ended = self.close();
+        if ended.is_err() {
+            self.detach();
+        }
+        ended
+    }
+
+    fn close(&mut self) -> Result<Sample, Fault> {
         let window = self.meter.end();
         let usage = self.usage.end();
-        if window.is_err() {
-            self.usage.detach();
-        }
         let mut window = window?;
         window.run_delay = usage.as_ref().and_then(|usage| usage.run_delay);
         self.usage.track_napis(window.napis.iter().map(|(napi, _)| *napi), window.counts.threaded > 0);

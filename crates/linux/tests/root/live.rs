@@ -707,6 +707,10 @@ fn leaves_nothing() -> Result<(), Failed> {
     assert_eq!(attached(own)?, 4, "arrival, read, answer, poll");
     meter.end()?;
     eventually("no program is attached between windows", || (attached(own).ok()? == 0).then_some(()))?;
+    meter.stay_attached(true);
+    meter.begin()?;
+    meter.detach();
+    eventually("an abandoned window leaves no program", || (attached(own).ok()? == 0).then_some(()))?;
     drop(meter);
 
     let (mut other, _) = Subject::in_role("meter")?;
@@ -738,5 +742,12 @@ fn stays_attached() -> Result<(), Failed> {
         assert!(polls <= 4 * OF_WINDOW as u64, "{stays} {by_threads}: {polls} polls");
         ask(&mut connections, 20 * OF_WINDOW)?;
     }
+    open(&mut meter)?;
+    ask(&mut connections, 2 * OF_WINDOW)?;
+    meter.detach();
+    open(&mut meter)?;
+    ask(&mut connections, OF_WINDOW)?;
+    let window = meter.end()?;
+    assert_eq!(window.counts.answered, OF_WINDOW as u64, "after an abandoned window: {window:?}");
     Ok(())
 }
