@@ -51,7 +51,7 @@ pub fn run(path: &Path, operator: &dyn Operator) -> Result<Exit, Fault> {
             operator.say(&format!("{who} was rejected: connection limit reached ({CLIENTS_MAX})"));
             continue;
         }
-        let place = ConnectionSlot(Arc::clone(&clients));
+        let place = AttachSlot(Arc::clone(&clients));
         let serve = move || {
             // Ignore a broken connection: the client will reconnect.
             let _ = serve(stream, &peer);
@@ -63,10 +63,10 @@ pub fn run(path: &Path, operator: &dyn Operator) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-/// A connection that counts towards the limit. Dropping this value releases its place, even after a panic.
-struct ConnectionSlot(Arc<AtomicUsize>);
+/// A connection that counts towards the limit. Dropping this value releases its place.
+struct AttachSlot(Arc<AtomicUsize>);
 
-impl Drop for ConnectionSlot {
+impl Drop for AttachSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
