@@ -103,7 +103,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// The verdict on one NAPI.
+/// How the packets of one NAPI are delivered, compared with its settings and requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NapiState {
     Engaged,
