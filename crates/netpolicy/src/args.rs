@@ -191,7 +191,7 @@ fn which_processes(text: &str) -> Result<Which, String> {
 #[command(after_help = "\
 Examples:
   netpolicy doctor                        observe for two seconds
-  netpolicy doctor --all                  everything, even if it exceeds a screen
+  netpolicy doctor --all                  every finding, even if they exceed a screen
   netpolicy doctor --seconds 10           observe longer, for servers with little traffic
   netpolicy doctor --seconds 0            check only the settings; needs no BPF")]
 pub struct Doctor {
@@ -201,8 +201,8 @@ pub struct Doctor {
     /// Which processes to inspect.
     #[arg(long, value_name = "all|none|PID,...", default_value = "all", value_parser = which_processes)]
     pub processes: Which,
-    /// Print everything: each finding with all its evidence, even if the output exceeds a screen of 24 rows
-    /// and 80 columns.
+    /// Print each finding with its evidence, even beyond 24 rows and 80 columns. Of many veths or causes, it
+    /// names eight.
     #[arg(long)]
     pub all: bool,
     /// A recording.

@@ -71,7 +71,7 @@ pub(super) struct Case<'h> {
     pub(super) napis: BTreeMap<NapiId, NapiCase<'h>>,
     /// The processes, by pid.
     pub(super) processes: BTreeMap<Pid, ProcessCase<'h>>,
-    /// The devices, by name; of several with the same name, the first.
+    /// The devices by name; if several share a name, the first.
     by_name: BTreeMap<&'h str, &'h Device>,
 }
 

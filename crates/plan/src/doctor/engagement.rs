@@ -282,7 +282,7 @@ fn finding(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: NapiS
         found = found.evidence(format!("cause: {rule} of {object}"));
     }
     if causes.more > 0 {
-        found = found.evidence(format!("and {} more causes", causes.more));
+        found = found.evidence(format!("and {} more cause(s)", causes.more));
     }
     match &causes.remedy {
         Some(remedy) => found.remedy(remedy.as_str()),

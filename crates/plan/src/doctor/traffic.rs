@@ -174,8 +174,15 @@ impl Backlog {
         let mut evidence: Vec<String> = case.on_the_backlog().into_iter().collect();
         evidence.extend(named.take(VETHS_MAX).map(|(device, sending)| veth_state(device, sending)));
         let more = |all: usize| all.saturating_sub(VETHS_MAX);
-        if more(wrong.len() + right.len()) > 0 {
-            evidence.push(format!("and {} more veths", more(wrong.len() + right.len())));
+        let unnamed = more(wrong.len() + right.len());
+        if unnamed > 0 {
+            evidence.push(format!("and {unnamed} more veth(s)"));
+        }
+        let unfixed = more(wrong.len());
+        if unfixed > 0 {
+            evidence.push(format!(
+                "{unfixed} of the other veths have a wrong setting, too: run doctor again after these commands"
+            ));
         }
         if veths > 0 && wrong.is_empty() {
             evidence.push(
@@ -185,8 +192,8 @@ impl Backlog {
         }
         let mut commands: Vec<String> =
             wrong.iter().take(VETHS_MAX).map(|(_, _, command)| command.clone()).collect();
-        if more(wrong.len()) > 0 {
-            commands.push(format!("likewise for {} more veths", more(wrong.len())));
+        if unfixed > 0 {
+            commands.push("netpolicy doctor".to_owned());
         }
         Self { evidence, remedy: (!commands.is_empty()).then(|| commands.join(THEN)) }
     }

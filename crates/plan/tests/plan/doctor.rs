@@ -510,6 +510,50 @@ fn an_epoll_that_polled_one_of_its_napis_does_wait() {
 }
 
 #[test]
+fn of_many_veths_a_finding_names_eight_and_those_with_a_wrong_setting_first() {
+    let of = |right: u32, wrong: u32| {
+        let mut host = memcached(&[328], &[&[0; 20]]);
+        host.devices.clear();
+        for at in 0..right {
+            host.devices.push(veth(2 + at, &format!("right{at}"), &[328 + at]));
+        }
+        host.devices.iter_mut().for_each(|device| device.xdp = true); // creates the NAPI, and disables TSO
+        for at in 0..wrong {
+            host.devices.push(veth(100 + at, &format!("wrong{at}"), &[]));
+        }
+        set_napis(&mut host.devices[0], 100, 200, 20);
+        let findings = doctor(&host, Some(&delivered([])), &[]);
+        let Finding { evidence, remedy, .. } = found(&findings, "packets-on-no-napi").clone();
+        let veths = evidence.iter().filter_map(|line| line.split_once(" (veth)"));
+        let veths = veths.map(|(name, _)| name.to_owned()).collect::<Vec<_>>().join(" ");
+        let others = evidence.into_iter().filter(|line| line.contains("veth(s)") || line.contains("too:"));
+        (veths, others.collect::<Vec<_>>(), remedy.expect("commands"))
+    };
+    let (veths, others, remedy) = of(3, 10);
+    assert_eq!(veths, "wrong0 wrong1 wrong2 wrong3 wrong4 wrong5 wrong6 wrong7");
+    let too = "2 of the other veths have a wrong setting, too: run doctor again after these commands";
+    assert_eq!(others, ["and 5 more veth(s)", too]);
+    assert!(remedy.contains("ethtool -K wrong7 gro on") && !remedy.contains("wrong8"), "{remedy}");
+    assert!(remedy.ends_with("; netpolicy doctor"), "{remedy}");
+
+    let (veths, others, remedy) = of(3, 6);
+    assert_eq!(veths, "wrong0 wrong1 wrong2 wrong3 wrong4 wrong5 right0 right1");
+    assert_eq!(others, ["and 1 more veth(s)"]);
+    assert!(remedy.contains("ethtool -K wrong5 gro on") && !remedy.contains("netpolicy doctor"), "{remedy}");
+    assert_eq!(of(2, 6).1, [""; 0]);
+}
+
+#[test]
+fn of_many_causes_a_finding_names_eight() {
+    let mut host = memcached(&[328], &[&[0; 20]]);
+    host.processes.extend((0..9).map(|at| server(900 + at, "worker", &[&[0; 20]])));
+    let findings = doctor(&host, Some(&delivered([])), &[]);
+    let evidence = &found(&findings, "not-engaged").evidence;
+    assert_eq!(evidence.iter().filter(|line| line.starts_with("cause: ")).count(), 8, "{evidence:?}");
+    assert!(evidence.contains(&"and 2 more cause(s)".to_owned()), "{evidence:?}");
+}
+
+#[test]
 fn a_veth_that_is_right_at_an_end_gets_no_remedy_there() {
     let mut host = memcached(&[328], &[&[0; 20]]);
     host.devices[0].xdp = true;
