@@ -259,8 +259,8 @@ pub(crate) enum Broken {
 }
 
 impl<'a> Comparison<'a> {
-    /// Finds the service, plans each candidate and loads the meter, without writing anything. `lock` is the
-    /// lock of a caller that holds it for more than this comparison.
+    /// Finds the service, plans each candidate and loads the meter, without writing anything. `lock` is a
+    /// lock that the caller already holds; `None` acquires one for this comparison.
     ///
     /// # Errors
     /// If the service cannot be measured, a candidate cannot alternate, or another comparison is running.
@@ -360,7 +360,8 @@ impl<'a> Comparison<'a> {
     /// margin can be detected. With `whole`, the windows are as long as those of the comparison. Otherwise
     /// they are shorter, so that they take at most a tenth of its time; shorter windows are noisier, so the
     /// change may be detected sooner than predicted. Returns no prediction if the candidates do not
-    /// alternate, or if there are too few windows or requests. Writes nothing.
+    /// alternate, or if there are too few windows or requests. With `whole`, the first windows are measured
+    /// even then, because no comparison follows that would refuse the service. Writes nothing.
     ///
     /// # Errors
     /// If the meter fails, or the service's datagrams are not paired with answers. After a signal, there is no
@@ -371,15 +372,23 @@ impl<'a> Comparison<'a> {
         signals: &mut Signals,
     ) -> Result<Option<ServiceForesight>, Fault> {
         let shorter = if whole { 1 } else { Self::FORESIGHT_SHORTER };
-        let takes = (self.options.window / shorter + self.options.guard) * (Self::FORESIGHT_WINDOWS + 1);
+        let (window, guard) = (self.options.window / shorter, self.options.guard);
+        let takes = self.options.window + guard + (window + guard) * Self::FORESIGHT_WINDOWS;
         let most = self.options.most / if whole { 1 } else { 10 };
-        if self.by() != JudgedBy::Switchback || takes > most {
+        let predicts = self.by() == JudgedBy::Switchback && takes <= most;
+        if !predicts && !whole {
             return Ok(None);
         }
-        self.watcher.set_window_len(self.options.window / shorter);
-        let known = self.unchanged_windows(signals);
+        let windows = if predicts { Self::FORESIGHT_WINDOWS } else { 0 };
+        let known = self.unchanged_windows(windows, window, signals);
         self.watcher.set_window_len(self.options.window);
-        let Some(known) = known? else { return Ok(None) };
+        let known = match known? {
+            Ok(known) => known,
+            Err(broken) => {
+                self.interrupted |= matches!(broken, Broken::Interrupted);
+                return Ok(None);
+            }
+        };
         let turn = self.options.window + self.options.guard;
         let arms = u32::try_from(self.options.candidates.len()).unwrap_or(u32::MAX);
         let rule = self.options.rule();
@@ -400,31 +409,37 @@ impl<'a> Comparison<'a> {
         Ok((!figures.is_empty()).then_some(ServiceForesight { service, seconds, figures }))
     }
 
-    /// Measures windows of the unchanged host. Returns `None` if a process of the service exits, or a
-    /// signal arrives, during this time.
-    fn unchanged_windows(&mut self, signals: &mut Signals) -> Result<Option<Vec<Figures>>, Fault> {
-        let mut known = Vec::new();
-        let mut broken = match self.first_windows(signals)? {
+    /// Measures the first windows of the unchanged host, and after them this many of this length.
+    ///
+    /// # Errors
+    /// As for [`Comparison::foresight`].
+    fn unchanged_windows(
+        &mut self,
+        windows: u32,
+        window: Duration,
+        signals: &mut Signals,
+    ) -> Result<Result<Vec<Figures>, Broken>, Fault> {
+        match self.first_windows(signals)? {
             Ok(Some(why)) => return Err(unpaired(&self.target.name, why)),
-            Ok(None) => None,
-            Err(broken) => Some(broken),
-        };
-        for _ in 0..Self::FORESIGHT_WINDOWS {
-            if broken.is_some() {
-                break;
-            }
+            Ok(None) => {}
+            Err(broken) => return Ok(Err(broken)),
+        }
+        self.watcher.set_window_len(window);
+        let mut known = Vec::new();
+        for _ in 0..windows {
             match self.window(signals)? {
                 Ok((figures, _)) => known.push(figures),
-                Err(early) => broken = Some(early),
+                Err(broken) => return Ok(Err(broken)),
             }
         }
-        self.interrupted |= matches!(broken, Some(Broken::Interrupted));
-        Ok(broken.is_none().then_some(known))
+        Ok(Ok(known))
     }
 
     /// Measures the first windows of the unchanged host, which show which NAPIs are polled, and when clients
-    /// reconnect. Returns why the service has no response times, if it has none.
+    /// reconnect. Returns why the service has no response times, if it has none. The windows are as long
+    /// as those of the comparison, because shorter ones may have too few requests to tell.
     fn first_windows(&mut self, signals: &mut Signals) -> Result<Result<Option<Unpaired>, Broken>, Fault> {
+        self.watcher.set_window_len(self.options.window);
         let mut why = None;
         // Measure twice, because the meter may begin to pair datagrams only in the second window.
         for _ in 0..2 {

@@ -1,7 +1,8 @@
 //! Tests services that answer datagrams: DNS servers under dnsperf, and servers that leave some datagrams
 //! unanswered.
 
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -56,6 +57,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("dns/a_server_that_stalls_under_guard_gets_its_settings_back", UNBOUND, stalled),
         test("dns/compare_and_tune_find_the_better_setting", UNBOUND, repeated(tuned)),
         test("dns/compare_guard_and_tune_name_quic", PYTHON, quic_is_refused),
+        test("dns/compare_judges_tcp_requests_beside_more_quic_datagrams", PYTHON, quic_beside_tcp),
     ]
 }
 
@@ -84,7 +86,8 @@ fn python(lab: &Lab, answer: &str) -> Result<ServerProgram, Failed> {
     const SERVER: &str = "import socket, threading, time\n\
         u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('0.0.0.0', @PORT@))\n\
         t = socket.socket(); t.setsockopt(1, socket.SO_REUSEADDR, 1); t.bind(('0.0.0.0', @PORT@)); t.listen(8)\n\
-        def listens():\n    while True: t.accept()[0].close()\n\
+        def answers(c):\n    while data := c.recv(2048): c.send(data)\n\
+        def listens():\n    while True: threading.Thread(target=answers, args=t.accept()[:1], daemon=True).start()\n\
         threading.Thread(target=listens, daemon=True).start()\n\
         n, kept = 0, []\n\
         while True:\n    data, peer = u.recvfrom(2048); n += 1\n    @ANSWER@\n";
@@ -652,5 +655,38 @@ fn quic_is_refused() -> Result<(), Failed> {
         assert!(said.contains("speaks QUIC") && said.contains("watch shows what is known"), "{said}");
         assert_eq!(operator.devices()?.devices, before);
     }
+    Ok(())
+}
+
+/// The full windows have enough requests over TCP. The shorter windows of the preview have too few.
+fn quic_beside_tcp() -> Result<(), Failed> {
+    let port = PORT.to_string();
+    let operator = Operator::new("dns-quic-beside-tcp", 1)?;
+    let _server = python(&operator.lab, "u.sendto(b'\\x40' + bytes(40), peer)")?;
+    let socket = client(&operator.lab)?;
+    let mut stream = operator.lab.client().run(|| TcpStream::connect((SERVER_ADDRESS, PORT)))??;
+    let scratch = Scratch::new("dns-quic-beside-tcp")?;
+    let record = scratch.path("rounds.jsonl");
+    let compare = ["compare", "--port", &port, "--b", "defer50", "--seconds", "60", "--record"];
+    let mut command = operator.netpolicy(&compare);
+    let mut child = command.arg(&record).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let rounds = || std::fs::read_to_string(&record).map_or(0, |lines| lines.lines().skip(1).count());
+    let mut datagrams = 0;
+    while child.try_wait()?.is_none() && rounds() == 0 {
+        ask(&socket, &initial())?;
+        datagrams += 1;
+        if datagrams % 3 == 0 {
+            stream.write_all(b"a request")?;
+            stream.read_exact(&mut [0; 9])?;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    if let Some(pid) = rustix::process::Pid::from_raw(i32::try_from(child.id())?)
+        && child.try_wait()?.is_none()
+    {
+        rustix::process::kill_process(pid, rustix::process::Signal::INT)?;
+    }
+    let said = String::from_utf8_lossy(&child.wait_with_output()?.stderr).into_owned();
+    assert!(rounds() > 0 && !said.contains("QUIC"), "{said}");
     Ok(())
 }
