@@ -202,14 +202,14 @@ fn killed() -> Result<(), Failed> {
     })
 }
 
-/// Tests that a search releases its lock in no pause between its stages.
+/// Tests that a search keeps its lock between its stages.
 fn locked() -> Result<(), Failed> {
     let operator = Operator::new("tuned-locked", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     badly_set(&operator)?;
     std::fs::create_dir_all(operator.state())?;
     let path = operator.state().join(format!("comparing-{}", operator.lab.server().id().0));
-    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
     let is_free = || {
         let taken = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
         flock(&file, FlockOperation::Unlock).map(|()| taken)
@@ -219,7 +219,9 @@ fn locked() -> Result<(), Failed> {
         // comparison.
         let tune = ["tune", "--port", "11211", "--goal", "p50", "--guard", "p99=+900%,cpu=+900%"];
         let tune = operator.starts(&[&tune[..], &["--seconds", "140"]].concat())?;
-        waited_for("the lock", || Ok((!is_free()?).then_some(())))?;
+        // `is_free` takes the lock, so call it only after `tune` holds the lock and has written its pid.
+        let pid = tune.child.id().to_string();
+        waited_for("the lock", || Ok((std::fs::read_to_string(&path)?.trim() == pid).then_some(())))?;
         let said = operator.runs(&["compare", "memcached", "--b", "defer20"], 7)?;
         let kills = format!("kill {}", tune.child.id());
         assert!(said.words.contains("already") && said.words.contains(&kills), "{}", said.words);
