@@ -735,5 +735,16 @@ fn a_difference_between_recordings_is_named_by_object_and_fact() {
     let one: serde_json::Value = serde_json::from_str(lines.trim_end()).expect("one difference");
     let data = &one["data"];
     assert_eq!((&data["fact"], &data["a"], &data["b"]), (&"mtu".into(), &"1500".into(), &"9000".into()));
+    let tuned = "\"local_ports\":{\"first\":1024,\"last\":65535},\"reserved_ports\":[{\"first\":8000,\"last\":8080}],\"rps_default_mask\":\"1\",\"irqs\":";
+    let tuned = scratch.file("tuned.json", &RECORDING.replacen("\"irqs\":", tuned, 1));
+    let shown = text(&netpolicy(&["-o", "jsonl", "diff", &before, &tuned]).stdout);
+    let values = shown.lines().map(|line| {
+        let one: serde_json::Value = serde_json::from_str(line).expect("a difference");
+        ["fact", "a", "b"].map(|field| one["data"][field].as_str().unwrap_or("-").to_owned()).join(" ")
+    });
+    assert_eq!(
+        values.collect::<Vec<_>>(),
+        ["local ports 32768-60999 1024-65535", "reserved ports - 8000-8080", "rps_default_mask - 1"]
+    );
     assert_eq!(netpolicy(&["diff", &before, &scratch.path("absent.json")]).status.code(), Some(1));
 }

@@ -93,8 +93,23 @@ fn a_cache_server_gets_a_file_that_asks_for_nothing() {
 fn udp_ports_of_clients_are_those_of_the_hosts_range() {
     let mut seen = cache_server();
     seen.host.local_ports = PortRange { first: 1_024, last: 32_767 };
-    let file = FirstFile::of(&seen, PolicyName::None);
-    assert!(file.text.contains("#[service.chrony]"), "{}", file.text);
+    let has_chrony = |seen: &_| {
+        let file = FirstFile::of(seen, PolicyName::None);
+        assert_ne!(
+            file.text.contains("#[service.chrony]"),
+            file.text.contains("chrony (udp 40123): UDP ports")
+        );
+        file.text.contains("#[service.chrony]")
+    };
+    assert!(has_chrony(&seen));
+    seen.host.local_ports = PortRange { first: 1_024, last: 65_535 };
+    assert!(!has_chrony(&seen));
+    seen.host.reserved_ports = vec![PortRange { first: 40_123, last: 40_123 }];
+    assert!(has_chrony(&seen), "a reserved port");
+    seen.host.reserved_ports.clear();
+    let chrony = seen.host.processes.iter_mut().find(|process| process.id.pid == Pid(814)).expect("chrony");
+    chrony.sockets[0].local = Some("0.0.0.0:12345".parse().expect("an address"));
+    assert!(FirstFile::of(&seen, PolicyName::None).text.contains("#[service.chrony]"), "a lower port");
 }
 
 #[test]

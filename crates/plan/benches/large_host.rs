@@ -190,6 +190,7 @@ fn host() -> Host {
         sysctls: BTreeMap::new(),
         rps_default_mask: CpuSet::new(),
         local_ports: PortRange::default(),
+        reserved_ports: Vec::new(),
         kthread_begins: None,
         rt_throttling: None,
         irqbalance: None,

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::host::{Device, PortRange, Process, Socket, SocketState};
-use model::{DeliveryMode, DeviceId, NapiId, PolicyName, Spread};
+use model::host::{Device, Process, Socket, SocketState};
+use model::{DeliveryMode, DeviceId, Host, NapiId, PolicyName, Spread};
 
 use crate::claim::{Claims, QueueClaim, ResolvedRequest};
 use crate::divide::{self, Claimant};
@@ -31,8 +31,8 @@ pub(crate) struct QueueClaims<'h> {
     divided: BTreeSet<DeviceId>,
     /// The inodes of the UDP sockets that receive only the datagrams of their queues.
     by_queue: BTreeSet<u64>,
-    /// The ports that the kernel gives to clients.
-    local_ports: PortRange,
+    /// The host, which tells the ports of clients.
+    host: &'h Host,
 }
 
 impl<'h> QueueClaims<'h> {
@@ -69,7 +69,6 @@ impl<'h> QueueClaims<'h> {
             Spread::Hash | Spread::Foreign => Vec::new(),
         });
         let by_queue = by_queue.collect();
-        let local_ports = index.host.local_ports;
         Self {
             per_napi,
             after,
@@ -81,19 +80,19 @@ impl<'h> QueueClaims<'h> {
             claims,
             divided,
             by_queue,
-            local_ports,
+            host: index.host,
         }
     }
 
     /// Returns the device on any of whose queues datagrams of this socket may arrive, because the NAPI of an
     /// unconnected UDP socket is only that of its first packet. Returns `None` for other sockets, and for
-    /// sockets of clients.
-    fn device_of_datagrams(&self, socket: &Socket) -> Option<DeviceId> {
+    /// sockets of clients. `process` has the socket.
+    fn device_of_datagrams(&self, process: &Process, socket: &Socket) -> Option<DeviceId> {
         let port = socket.local.map_or(0, |local| local.port());
         let is_server = socket.state == SocketState::Udp
             && socket.remote.is_none()
             && port != 0
-            && !self.local_ports.contains(port);
+            && !self.host.is_client_port(process, port);
         (is_server && !self.by_queue.contains(&socket.inode)).then(|| self.device_of(socket.napi?))?
     }
 
@@ -112,7 +111,8 @@ impl<'h> QueueClaims<'h> {
     fn touched_by(&self, process: &Process) -> BTreeSet<usize> {
         let napis = process.sockets.iter().filter_map(|socket| socket.napi);
         let mut shown: BTreeSet<usize> = napis.filter_map(|id| self.by_napi.get(&id).copied()).collect();
-        let by_datagrams = process.sockets.iter().filter_map(|socket| self.device_of_datagrams(socket));
+        let by_datagrams =
+            process.sockets.iter().filter_map(|socket| self.device_of_datagrams(process, socket));
         shown.extend(by_datagrams.flat_map(|device| self.of_device(device)));
         if !shown.is_empty() || receives_nothing(process) {
             return shown;
@@ -224,7 +224,7 @@ impl<'h> QueueClaims<'h> {
         // An application's request for a socket needs no privileges, so it gets only the queue of the socket.
         let widens = process.sockets.iter().filter(|_| !is_of_sockets);
         let by_datagrams: BTreeSet<DeviceId> =
-            widens.filter_map(|socket| self.device_of_datagrams(socket)).collect();
+            widens.filter_map(|socket| self.device_of_datagrams(process, socket)).collect();
         for device in by_datagrams {
             let queues = self.of_device(device);
             if queues.iter().any(|slot| !slots.contains(slot)) {

@@ -52,6 +52,20 @@ pub fn local_ports(unread: &mut Vec<Unread>) -> PortRange {
     of_namespace("/proc/sys/net/ipv4/ip_local_port_range", parse, unread)
 }
 
+/// Returns the ports that the kernel gives only to sockets that bind one of them.
+///
+/// Kernel: 6.18, `kernel/sysctl.c` `proc_do_large_bitmap()`.
+pub fn reserved_ports(unread: &mut Vec<Unread>) -> Vec<PortRange> {
+    let parse = |text: &str| {
+        let ranges = text.split(',').filter(|range| !range.is_empty()).map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            Some(PortRange { first: first.parse().ok()?, last: last.parse().ok()? })
+        });
+        ranges.collect::<Option<Vec<PortRange>>>().ok_or_else(|| format!("`{text}` is not a list of ports"))
+    };
+    of_namespace("/proc/sys/net/ipv4/ip_local_reserved_ports", parse, unread)
+}
+
 /// Reads a sysctl of the calling thread's namespace. Returns the default on kernels without the sysctl, and
 /// if it cannot be read.
 fn of_namespace<T: Default>(

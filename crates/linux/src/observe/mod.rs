@@ -63,7 +63,7 @@ fn whole(
     if let Ok(sysfs) = &sources.sysfs {
         sysfs.keep_with(netns);
     }
-    let Sysctls { values: sysctls, rps_default_mask, local_ports, mut unread } = sysctls;
+    let Sysctls { values: sysctls, rps_default_mask, local_ports, reserved_ports, mut unread } = sysctls;
     let mut devices = device::devices(netns.id(), sources, None, &mut unread)?;
     let vectors = device::vectors(&devices);
     let (mut irqs, mut irqbalance) = (Vec::new(), None);
@@ -86,6 +86,7 @@ fn whole(
         sysctls,
         rps_default_mask,
         local_ports,
+        reserved_ports,
         irqs,
         processes,
         app_requests: Vec::new(),
@@ -104,6 +105,7 @@ struct Sysctls {
     values: BTreeMap<Sysctl, u64>,
     rps_default_mask: CpuSet,
     local_ports: PortRange,
+    reserved_ports: Vec<PortRange>,
     unread: Vec<Unread>,
 }
 
@@ -112,7 +114,8 @@ impl Sysctls {
         let mut unread = Vec::new();
         let (values, rps_default_mask) = (sysctl::all(&mut unread), sysctl::rps_default_mask(&mut unread));
         let local_ports = sysctl::local_ports(&mut unread);
-        Self { values, rps_default_mask, local_ports, unread }
+        let reserved_ports = sysctl::reserved_ports(&mut unread);
+        Self { values, rps_default_mask, local_ports, reserved_ports, unread }
     }
 }
 

@@ -60,6 +60,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             assert_eq!(wire.observe()?.local_ports, PortRange::default());
             wire.near()?.run(|| std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "1025 2048"))??;
             assert_eq!(wire.observe()?.local_ports, PortRange { first: 1025, last: 2048 });
+            assert_eq!(wire.observe()?.reserved_ports, []);
+            let set = || std::fs::write("/proc/sys/net/ipv4/ip_local_reserved_ports", "1030,1040-1050");
+            wire.near()?.run(set)??;
+            let reserved = [(1030, 1030), (1040, 1050)].map(|(first, last)| PortRange { first, last });
+            assert_eq!(wire.observe()?.reserved_ports, reserved);
             Ok(())
         }),
         test("an_offload_that_is_fixed_is_refused_and_one_that_waits_is_requested", needs, || {

@@ -65,10 +65,14 @@ pub struct Host {
     /// The `rps_cpus` with which new receive queues in the namespace start (`net.core.rps_default_mask`).
     #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub rps_default_mask: CpuSet,
-    /// The ports that the kernel gives to sockets of the namespace that do not bind one
-    /// (`net.ipv4.ip_local_port_range`).
+    /// The ports that the kernel gives to sockets of the namespace `netns` that do not bind one
+    /// (`net.ipv4.ip_local_port_range`). Processes of other namespaces have other ranges, which are unknown.
     #[serde(default, skip_serializing_if = "PortRange::is_default")]
     pub local_ports: PortRange,
+    /// The ports that the kernel gives only to sockets that bind one of them, even if the ports are in
+    /// `local_ports` (`net.ipv4.ip_local_reserved_ports`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reserved_ports: Vec<PortRange>,
     /// The interrupts of the devices and those that the operator named, by number.
     pub irqs: Vec<Irq>,
     /// The observed processes, by pid.
@@ -191,6 +195,19 @@ impl Unread {
 }
 
 impl Host {
+    /// Whether a UDP port of a process is probably a client's: the kernel may have chosen the port, and the
+    /// port is not lower than those that the kernel chooses by default. Hosts whose range begins lower run
+    /// servers on the lower ports.
+    pub fn is_client_port(&self, process: &Process, port: u16) -> bool {
+        let default = PortRange::default();
+        if process.netns.is_some_and(|netns| netns != self.netns) {
+            return default.contains(port);
+        }
+        port >= default.first
+            && self.local_ports.contains(port)
+            && !self.reserved_ports.iter().any(|reserved| reserved.contains(port))
+    }
+
     /// Returns the device with this name.
     pub fn device_named(&self, name: &str) -> Option<&Device> {
         self.devices.iter().find(|d| d.id.name.as_str() == name)

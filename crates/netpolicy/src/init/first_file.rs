@@ -158,8 +158,9 @@ impl FirstFile {
                 }
                 continue;
             }
-            let is_client =
-                group.listening.iter().all(|(udp, port)| *udp && host.local_ports.contains(*port));
+            let is_client = group.listening.iter().all(|(udp, port)| {
+                *udp && group.processes.iter().all(|process| host.is_client_port(process, *port))
+            });
             if is_client {
                 self.left_out.push(format!("{name} ({}): UDP ports of a client", short(&group.ports())));
             } else if !group.reachable {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::host::{Device, Irq, Napi, Process};
+use model::host::{Device, Irq, Napi, PortRange, Process};
 use model::{Finding, Host, IrqNumber, NapiId};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -82,7 +82,8 @@ impl Report for DifferenceReport {
 fn facts(recording: &Recording, findings: &[Finding]) -> Facts {
     let Recording { host, made, .. } = recording;
     let mut facts = Facts::new();
-    let own: [(&str, Value); 9] = [
+    let ports = |range: &PortRange| Value::from(format!("{}-{}", range.first, range.last));
+    let own: [(&str, Value); 12] = [
         ("netpolicy", made.netpolicy.as_str().into()),
         ("kernel", host.release.as_str().into()),
         ("capabilities", to_json(&host.capabilities)),
@@ -90,6 +91,9 @@ fn facts(recording: &Recording, findings: &[Finding]) -> Facts {
         ("isolated cpus", to_json(&host.topology.isolated)),
         ("sched_ext", to_json(&host.topology.sched_ext)),
         ("sysctls", to_json(&host.sysctls)),
+        ("rps_default_mask", to_json(&host.rps_default_mask)),
+        ("local ports", ports(&host.local_ports)),
+        ("reserved ports", host.reserved_ports.iter().map(ports).collect()),
         ("rt-throttling", to_json(&host.rt_throttling)),
         ("irqbalance", Value::from(host.irqbalance.is_some())),
     ];
@@ -205,7 +209,7 @@ fn without(mut value: Value, fields: &[&str]) -> Value {
 }
 
 /// Adds a value to the facts: one fact for each field of an object, one fact for a whole list, and none for
-/// null.
+/// null and empty values.
 fn flatten(object: &str, name: &str, value: &Value, facts: &mut Facts) {
     let scalar = |value: &Value| match value {
         Value::String(text) => text.clone(),
@@ -213,6 +217,7 @@ fn flatten(object: &str, name: &str, value: &Value, facts: &mut Facts) {
     };
     match value {
         Value::Null => {}
+        Value::String(text) if text.is_empty() => {}
         Value::Object(fields) => {
             for (field, value) in fields {
                 let name = if name.is_empty() { field.clone() } else { format!("{name}.{field}") };

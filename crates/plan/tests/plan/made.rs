@@ -50,6 +50,7 @@ pub(crate) fn host() -> Host {
         sysctls: BTreeMap::new(),
         rps_default_mask: CpuSet::new(),
         local_ports: PortRange::default(),
+        reserved_ports: Vec::new(),
         kthread_begins: Some(KthreadState {
             pid: None,
             cpus: (0..4).map(Cpu).collect(),

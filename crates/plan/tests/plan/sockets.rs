@@ -1,10 +1,13 @@
 //! Tests sockets that no epoll watches, such as those of a server that waits in `recv`.
 
+use std::net::SocketAddr;
+
 use model::host::{PortRange, SharedListeners, Socket, SocketState};
 use model::policy::Match;
 use model::{
-    DeliveryMode, Fd, Host, Intent, ListenerGroup, NapiId, NapiKnob, NicRequest, Pid, Policy, PolicyName,
-    ProcessKnob, QueueListeners, RingId, Setting, SocketPolling, Spread, Sysctl, Target, Transport,
+    DeliveryMode, Fd, Host, Intent, ListenerGroup, NapiId, NapiKnob, NetnsId, NicRequest, Pid, Policy,
+    PolicyName, ProcessKnob, QueueListeners, RingId, Setting, SocketPolling, Spread, Sysctl, Target,
+    Transport,
 };
 use plan::{Desired, Resolved, desired, diff, place};
 
@@ -78,9 +81,10 @@ fn a_server_that_waits_in_recv_polls_as_long_as_napibusy_and_what_is_set_is_no_c
 
 #[test]
 fn a_datagram_server_gets_its_mode_on_all_queues_of_the_device_of_its_first_packet() {
-    let queues_with = |socket: Socket, spread: Spread, local_ports: PortRange| {
+    let queues_in = |netns: Option<NetnsId>, socket: Socket, spread: Spread, local_ports: PortRange| {
         let mut host = with_sockets(vec![socket]);
         host.local_ports = local_ports;
+        host.processes[0].netns = netns;
         let address = "0.0.0.0:53".parse().expect("an address");
         let id = ListenerGroup { netns: host.netns, transport: Transport::Udp, address };
         host.listeners =
@@ -92,12 +96,21 @@ fn a_datagram_server_gets_its_mode_on_all_queues_of_the_device_of_its_first_pack
         });
         of_napis.collect::<Vec<u32>>()
     };
+    let queues_with = |socket, spread, local_ports| queues_in(None, socket, spread, local_ports);
     let queues = |socket, spread| queues_with(socket, spread, PortRange::default());
+    let at =
+        |port: u16| Socket { local: Some(SocketAddr::from(([0, 0, 0, 0], port))), ..udp(3, Some(300), None) };
+    let tuned = PortRange { first: 1_024, last: 65_535 };
+    assert_eq!(queues_with(at(5_300), Spread::Hash, tuned), [0, 1], "a server on a host with a larger range");
+    assert_eq!(queues_with(at(61_000), Spread::Hash, tuned), [0]);
+    assert_eq!(queues(at(61_000), Spread::Hash), [0, 1], "above the range");
     assert_eq!(queues(udp(3, Some(300), None), Spread::Hash), [0, 1]);
     let client =
         Socket { local: Some("0.0.0.0:40000".parse().expect("an address")), ..udp(3, Some(300), None) };
     assert_eq!(queues(client.clone(), Spread::Hash), [0], "a resolver's own queries");
     let low = PortRange { first: 1_024, last: 32_767 };
+    let other = Some(NetnsId(1));
+    assert_eq!(queues_in(other, client.clone(), Spread::Hash, low), [0], "a namespace with its own range");
     assert_eq!(queues_with(client, Spread::Hash, low), [0, 1], "not a port that the kernel gives to clients");
     let connected =
         Socket { remote: Some("192.0.2.9:4000".parse().expect("an address")), ..udp(3, Some(300), None) };
