@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use model::facts::with_dashes;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
@@ -36,14 +37,52 @@ pub fn of_command(name: &str, parts: &[SchemaPart]) -> Value {
             documents.push(document);
         }
     }
-    json!({
+    let mut schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": format!("netpolicy/v1/{name}"),
         "title": format!("netpolicy {name}, with -o json, and each line with -o jsonl"),
         "$comment": "within a version, fields are only added; none is removed or changes its meaning",
         "anyOf": documents,
         "$defs": generator.take_definitions(true),
-    })
+    });
+    readable(&mut schema);
+    schema
+}
+
+/// Rewrites descriptions, which are doc comments, for readers of JSON.
+fn readable(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            if let Some(Value::String(description)) = fields.get_mut("description") {
+                *description = without_links(description).replace("`None`", "`null`");
+            }
+            fields.values_mut().for_each(readable);
+        }
+        Value::Array(list) => list.iter_mut().for_each(readable),
+        _ => {}
+    }
+}
+
+/// Replaces each rustdoc link by the name of the field or setting: ``[`Self::client`]`` becomes `client`.
+fn without_links(mut text: &str) -> String {
+    let mut readable = String::new();
+    while let Some((before, link, after)) = next_link(text) {
+        let (path, name) = link.rsplit_once("::").unwrap_or(("", link));
+        readable.push_str(before);
+        readable.push_str(&match path.ends_with("Knob") {
+            true => format!("the setting `{}`", with_dashes(name)),
+            false => format!("`{name}`"),
+        });
+        text = after;
+    }
+    readable + text
+}
+
+/// Splits a text at its first rustdoc link.
+fn next_link(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = text.split_once("[`")?;
+    let (link, after) = rest.split_once("`]")?;
+    Some((before, link, after))
 }
 
 /// Prints a schema.

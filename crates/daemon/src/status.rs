@@ -54,7 +54,7 @@ pub struct Status {
     /// The sessions of the API.
     pub sessions: SessionsStatus,
     /// The latest verdicts on changes that services' traffic has judged since the daemon started: newest
-    /// first, at most [`VERDICTS_MAX`].
+    /// first, at most 32.
     pub verdicts: Vec<Judgement>,
 }
 
@@ -421,8 +421,8 @@ pub struct Reaction {
     pub sum_micros: u64,
     /// The longest time, in microseconds.
     pub max_micros: u64,
-    /// The number of reactions in each bucket. Each reaction counts once, in the first bucket whose bound in
-    /// [`REACTION_MICROS`] is not exceeded.
+    /// The number of reactions in each bucket. Each reaction counts once, in the first bucket whose upper bound
+    /// it does not exceed: 0.1, 0.2, 0.4, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 200 and 1000 ms, and none.
     pub buckets: [u64; REACTION_MICROS.len() + 1],
 }
 

@@ -18,7 +18,7 @@ use crate::workload::{OfferedLoad, Workload};
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evidence {
-    /// The name of the format, always [`FormatName::NAME`].
+    /// The name of the format, always `netpolicy/v1`.
     pub schema: FormatName,
     /// The label that the caller gave to what was measured, such as `suspend20` or `before`. Runs with the
     /// same label are comparable.

@@ -15,9 +15,9 @@ use crate::pace::{OutOfRange, Pace, within};
 pub struct ExchangeWorkload {
     /// When the client sends requests, and over which connections.
     pub pace: Pace,
-    /// The size of a request in bytes. Range 1..=[`Self::BYTES_MAX`].
+    /// The size of a request in bytes. Range 1 to 16 MiB.
     pub request_bytes: u32,
-    /// The size of an answer in bytes. Range 1..=[`Self::BYTES_MAX`].
+    /// The size of an answer in bytes. Range 1 to 16 MiB.
     pub answer_bytes: u32,
 }
 
@@ -59,8 +59,7 @@ impl ExchangeWorkload {
 pub struct StorageWorkload {
     /// When the client sends requests, and over which connections.
     pub pace: Pace,
-    /// The number of bytes that one operation reads or writes: a multiple of [`Self::ALIGNMENT`] up to
-    /// [`Self::BYTES_MAX`].
+    /// The number of bytes that one operation reads or writes: a multiple of 4096 up to 1 MiB.
     pub op_bytes: u32,
     /// The share of operations that write. Range 0..=1.
     pub write_share: f64,
@@ -115,16 +114,16 @@ pub struct ForeignWorkload {
 pub enum Asks {
     /// `GET` and `SET` of random keys, in the protocol of Redis (RESP 2).
     Redis {
-        /// The number of keys. Range 1..=[`ForeignWorkload::KEYS_MAX`].
+        /// The number of keys. Range 1 to 10 000 000.
         keys: u32,
         /// The share of requests that are `SET`. Range 0..=1.
         set_share: f64,
-        /// The size of a value in bytes. Range 0..=[`ForeignWorkload::VALUE_BYTES_MAX`].
+        /// The size of a value in bytes. Range 0 to 1 000 000.
         value_bytes: u32,
     },
     /// `GET` of one path over HTTP/1.1, with keep-alive connections.
     Http {
-        /// The path, starting with `/`. At most [`ForeignWorkload::PATH_BYTES_MAX`] bytes, printable, no
+        /// The path, starting with `/`. At most 1024 bytes, printable, no
         /// spaces.
         path: String,
     },

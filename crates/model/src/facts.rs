@@ -157,7 +157,8 @@ fn one_line(paragraph: &str) -> String {
 }
 
 /// Converts a variant's name to the kernel's spelling: `GroFlushTimeout` becomes `gro-flush-timeout`.
-fn with_dashes(name: &str) -> String {
+#[must_use]
+pub fn with_dashes(name: &str) -> String {
     let mut text = String::new();
     for c in name.chars() {
         if c.is_uppercase() && !text.is_empty() {

@@ -13,12 +13,12 @@ use crate::units::Nanoseconds;
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pace {
-    /// The number of client threads, each with a separate epoll. Range 1..=[`Self::THREADS_MAX`].
+    /// The number of client threads, each with a separate epoll. Range 1 to 256.
     pub threads: u32,
     /// The number of TCP connections of all threads together; the threads' shares differ by at most one.
-    /// Range `threads`..=`threads` times [`Self::CONNECTIONS_MAX`].
+    /// At least one and at most 16 384 for each thread.
     pub flows: u32,
-    /// The maximum number of outstanding requests per connection. Range 1..=[`Self::DEPTH_MAX`].
+    /// The maximum number of outstanding requests per connection. Range 1 to 1024.
     pub depth: u32,
     /// The distribution of the gaps between the requests of a connection. In a closed loop there are no gaps.
     pub arrivals: Arrivals,

@@ -104,7 +104,7 @@ pub struct Effect {
     /// The estimate over all kept pairs, with an interval that contains the true effect at all times with a
     /// probability of 95 %.
     pub change: ProofInterval,
-    /// The estimate over the last [`Proof::RECENT_PAIRS`] pairs, which shows recent changes first.
+    /// The estimate over the last 256 pairs, which shows recent changes first.
     pub recent: ProofInterval,
     /// The number of kept pairs.
     pub pairs: usize,
@@ -159,7 +159,7 @@ impl fmt::Display for ProofInterval {
 pub enum ProofState {
     /// A quantity that the policy is meant to reduce is smaller with the policy.
     Helps,
-    /// The effect on every quantity that the policy is meant to reduce is below [`Proof::MARGIN`].
+    /// The effect on every quantity that the policy is meant to reduce is below 5 %.
     NoEffect,
     /// A quantity that the policy is meant to reduce is larger with the policy, and none is smaller.
     Reversed,

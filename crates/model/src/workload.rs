@@ -119,17 +119,17 @@ impl Workload {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemcachedWorkload {
-    /// The number of client threads, each with a separate epoll. Range 1..=[`Pace::THREADS_MAX`].
+    /// The number of client threads, each with a separate epoll. Range 1 to 256.
     pub threads: u32,
-    /// The number of TCP connections of each thread. Range 1..=[`Pace::CONNECTIONS_MAX`].
+    /// The number of TCP connections of each thread. Range 1 to 16 384.
     pub connections_per_thread: u32,
-    /// The maximum number of outstanding requests per connection. Range 1..=[`Pace::DEPTH_MAX`].
+    /// The maximum number of outstanding requests per connection. Range 1 to 1024.
     pub depth: u32,
     /// The distribution of the gaps between the requests of a connection. In a closed loop there are no gaps.
     pub arrivals: Arrivals,
     /// The share of requests that are `set`; the rest are `get`. Range 0..=1.
     pub set_share: f64,
-    /// The number of keys; requests choose among them uniformly. Range 1..=[`Self::KEYS_MAX`].
+    /// The number of keys; requests choose among them uniformly. Range 1 to 10 000 000.
     pub keys: u32,
     /// The distribution of key sizes.
     pub key_size: KeySize,

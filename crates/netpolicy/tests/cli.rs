@@ -330,6 +330,20 @@ fn a_schema_as_records_is_one_record() {
 }
 
 #[test]
+fn the_descriptions_of_schemas_have_no_links_and_values_of_rust() {
+    let scratch = Scratch::new("schemas");
+    assert_eq!(netpolicy(&["schema", "--dir", &scratch.path("")]).status.code(), Some(0));
+    for file in std::fs::read_dir(scratch.path("")).expect("a directory") {
+        let file = file.expect("an entry").path();
+        let schema = std::fs::read_to_string(&file).expect("a schema");
+        for rust in ["[`", "::", "`None`"] {
+            let line = schema.lines().find(|line| line.contains("\"description\"") && line.contains(rust));
+            assert_eq!(line, None, "{}", file.display());
+        }
+    }
+}
+
+#[test]
 fn undo_is_another_word_for_rollback() {
     let [undo, rollback] = ["undo", "rollback"].map(|word| netpolicy(&[word, "--help"]));
     assert_eq!((undo.status.code(), undo.stdout), (Some(0), rollback.stdout));

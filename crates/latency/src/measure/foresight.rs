@@ -30,7 +30,7 @@ pub struct Foresight {
     /// takes more pairs than a comparison can have.
     pub seen_within: Option<f64>,
     /// The smallest growth that nine of ten comparisons or guards detect within their time, as a share;
-    /// `None` if even a growth by [`GROWTH_MAX`] takes longer.
+    /// `None` if even a tenfold value takes longer.
     pub smallest: Option<f64>,
 }
 

@@ -59,7 +59,7 @@ pub struct Device {
     pub coalesce: Option<Coalesce>,
     /// The offloads that affect packet delivery.
     pub features: Features,
-    /// Every offload of [`crate::NicKnob::Offload`] that the device supports, and whether it is on.
+    /// Every offload that netpolicy can set and the device supports, and whether it is on.
     #[serde(default)]
     pub offloads: BTreeMap<Offload, bool>,
     /// Requested values of `offloads` that are not in force because the driver or another offload does not
@@ -239,7 +239,7 @@ pub struct RssContext {
 pub struct PlacedRule {
     /// The rule's location.
     pub location: u32,
-    /// The packets that the rule matches; `None` if a [`FlowMatch`] cannot express them.
+    /// The packets that the rule matches; `None` if netpolicy cannot describe them.
     pub flow: Option<FlowMatch>,
     /// The target to which the rule steers the packets.
     pub to: SteerTo,

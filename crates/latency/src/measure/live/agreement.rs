@@ -26,7 +26,7 @@ pub struct AgreementRun {
     pub answered: u64,
     /// The number of requests that netpolicy counted.
     pub counted: u64,
-    /// Percentiles on the wire in nanoseconds, in the order of [`Percentiles::SHARES`]. The fields below have
+    /// Percentiles on the wire in nanoseconds, in the order p50, p90, p99. The fields below have
     /// the same order and unit.
     pub wire: [Option<f64>; 3],
     /// Percentiles that the client measured, from its system call to send to its system call to receive.
@@ -111,7 +111,7 @@ impl Errors {
 pub struct Ordered {
     /// The number of pairs in the same order as on the wire, at p50, p90 and p99.
     pub right: [usize; 3],
-    /// The number of pairs that differ by more than [`APART`] on the wire, at p50, p90 and p99.
+    /// The number of pairs that differ by more than 10 % on the wire, at p50, p90 and p99.
     pub pairs: [usize; 3],
 }
 

@@ -17,7 +17,7 @@ pub(super) const fn count(number: u64) -> f64 {
     number as f64
 }
 
-/// TCP's counts of a window: see [`LiveCounts`].
+/// TCP's counts of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
