@@ -1,6 +1,7 @@
 //! Tests the Helm chart with helm and the schemas of Kubernetes, and the Ansible collection with its linter
 //! and on six hosts.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -346,6 +347,37 @@ fn linted() -> Result<(), Failed> {
 }
 
 /// Runs a module of the collection in check mode with these arguments; returns its result.
+/// Prints what is left of two policy files if the second one cannot be written, and then nothing any more.
+const UNWRITTEN: &str = r#"
+import os, sys, types
+from ansible_collections.netpolicy.netpolicy.plugins.modules.policy import Files, NotWritten
+first = os.path.join(sys.argv[1], "a.toml")
+renamed = os.rename
+def limited(left):
+    def rename(making, path):
+        left.pop()
+        renamed(making, path)
+    def full(making, path):
+        if not left:
+            raise OSError(28, "No space left on device")
+        rename(making, path)
+    return full
+for renames in 3, 1:
+    with open(first, "w") as file:
+        file.write("before")
+    params = dict(policy_dir=sys.argv[1], files={"a.toml": "after", "b.toml": "new"})
+    files = Files(types.SimpleNamespace(params=params))
+    os.rename = limited([None] * renames)
+    if renames == 3:
+        # The second file fails, and the first one can be restored.
+        whole = os.rename
+        os.rename = lambda making, path: whole(making, path + "/" if path.endswith("b.toml") else path)
+    try:
+        files.write(files.changed)
+    except NotWritten as error:
+        print(str(error).partition(": ")[2], sorted(os.listdir(sys.argv[1])), open(first).read())
+"#;
+
 fn module(scratch: &Scratch, name: &str, arguments: &Value) -> Result<Value, Failed> {
     let (input, output) = (scratch.path("arguments.json"), scratch.path("result.json"));
     let mut all = json!({
@@ -416,6 +448,30 @@ fn arguments() -> Result<(), Failed> {
         fails("policy", &json!({ "files": { "60-b.toml": NONE } }), "cannot be copied")?;
         let _ = std::fs::remove_file(&path);
     }
+    std::fs::remove_dir(&path)?;
+    std::os::unix::fs::symlink("/dev/null", &path)?;
+    fails("policy", &of(NONE.into()), "is masked")?;
+    // An editor's lock is ignored, and a mask is kept, as netpolicy does.
+    std::os::unix::fs::symlink("nothing", directory.join(".#60-b.toml"))?;
+    let other = json!({ "files": { "60-b.toml": NONE } });
+    assert_eq!(module(&scratch, "policy", &other)?["changed"], true);
+    std::fs::write(directory.join("70-c.toml"), NONE)?;
+    std::fs::set_permissions(directory.join("70-c.toml"), std::fs::Permissions::from_mode(0o666))?;
+    fails("policy", &other, "70-c.toml")?;
+    std::fs::remove_file(directory.join("70-c.toml"))?;
+
+    // A disk that is full after the first of two files.
+    let mut command = Command::new("python3");
+    let written = scratch.path("written");
+    std::fs::create_dir(&written)?;
+    command.args(["-c", UNWRITTEN]).arg(&written);
+    let installed = unpacked::ansible().ok_or("ansible-core")?;
+    with_python_programs(&mut command, &installed);
+    command.env("PYTHONPATH", std::env::join_paths([scratch.path(""), installed])?);
+    let (data, words) = ended(&mut command, 0)?;
+    let expected = "Not a directory. No policy file was changed. ['a.toml'] before\n\
+                    No space left on device. NOT restored: a.toml. ['a.toml'] after\n";
+    assert_eq!(data, expected, "{words}");
     Ok(())
 }
 

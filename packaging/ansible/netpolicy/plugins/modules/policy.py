@@ -28,7 +28,10 @@ options:
     choices: [applied, restored]
     default: applied
   files:
-    description: Names of policy files, each with its text. Without a text (null), the file is removed. Other files are left alone.
+    description:
+      - Names of policy files, each with its text. Without a text (null), the file is removed. Other files are left alone.
+      - A name has letters, digits, C(_), C(.) and C(-), ends in C(.toml), and does not begin with C(.) or C(-).
+      - A text is UTF-8, of at most 1 MiB. A file masked by a link to C(/dev/null) is refused.
     type: dict
     default: {}
   transactions:
@@ -118,6 +121,7 @@ verdicts:
   elements: dict
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -154,6 +158,10 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,249}\.toml")
 FILE_BYTES_MAX = 1 << 20
 
 
+class NotWritten(Exception):
+    """Policy files could not be written. The text says which, and what the directory holds now."""
+
+
 class Files:
     """The policy files of a task: their texts before and after it."""
 
@@ -179,6 +187,8 @@ class Files:
         """The text of a file, None if there is none."""
         path = os.path.join(self.dir, name)
         try:
+            if os.path.islink(path) and os.readlink(path) == os.devnull:
+                self.module.fail_json(msg="%s is masked by a link to %s: remove the link first" % (path, os.devnull))
             # A pipe would block.
             if not stat.S_ISREG(os.stat(path).st_mode):
                 self.module.fail_json(msg="%s is no regular file" % path)
@@ -196,35 +206,55 @@ class Files:
 
     def write(self, texts):
         """Writes or removes files of the policy directory, each at once; after an error, none is changed."""
-        done = []
+        made, done = {}, []
         try:
             for name, text in texts.items():
-                self.write_one(self.dir, name, text)
+                made[name] = self.make(self.dir, text)
+            for name in texts:
+                self.place(made[name], os.path.join(self.dir, name))
                 done.append(name)
         except OSError as error:
-            for name in done:
-                self.write_one(self.dir, name, self.before[name])
-            state = "The policy files are NOT restored" if texts is self.before else "No policy file was changed"
-            self.module.fail_json(msg="%s: %s: %s. %s." % (self.dir, name, error.strerror, state))
+            left = [name for name in done if not self.is_restored(name)]
+            state = "NOT restored: %s" % ", ".join(left) if left else "No policy file was changed"
+            raise NotWritten("%s: %s. %s." % (self.dir, error.strerror, state))
+        finally:
+            for name, making in made.items():
+                if name not in done and making is not None:
+                    os.remove(making)
 
-    def write_one(self, directory, name, text):
-        """Writes or removes one file of a directory."""
-        path = os.path.join(directory, name)
+    def is_restored(self, name):
+        """Gives a file of the policy directory its previous text; returns whether that worked."""
+        making = None
+        try:
+            making = self.make(self.dir, self.before[name])
+            self.place(making, os.path.join(self.dir, name))
+            return True
+        except OSError:
+            if making is not None:
+                os.remove(making)
+            return False
+
+    def make(self, directory, text):
+        """Writes a file next to its place, with a hidden name that netpolicy does not read; None without a text."""
         if text is None:
-            if os.path.lexists(path):
-                os.remove(path)
-            return
+            return None
         os.makedirs(directory, mode=0o755, exist_ok=True)
-        # A hidden name without .toml, so that netpolicy does not read the file before it is complete.
         descriptor, making = tempfile.mkstemp(dir=directory, prefix=".ansible-")
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(text.encode("utf-8"))
             os.chmod(making, 0o644)
-            os.rename(making, path)
         except OSError:
             os.remove(making)
             raise
+        return making
+
+    def place(self, making, path):
+        """Puts a complete file in its place, or removes the one there."""
+        if making is not None:
+            os.rename(making, path)
+        elif os.path.lexists(path):
+            os.remove(path)
 
     def as_wanted(self):
         """A temporary directory with the policy files as they are to be."""
@@ -232,10 +262,17 @@ class Files:
         os.mkdir(copy)
         try:
             names = sorted(os.listdir(self.dir)) if os.path.isdir(self.dir) else []
-            for name in (each for each in names if each.endswith(".toml") and each not in self.changed):
-                shutil.copyfile(os.path.join(self.dir, name), os.path.join(copy, name))
+            # As netpolicy does, without hidden files, such as an editor's.
+            names = [each for each in names if each.endswith(".toml") and not each.startswith(".")]
+            for name in (each for each in names if each not in self.changed):
+                path = os.path.join(self.dir, name)
+                if os.path.islink(path) and os.readlink(path) == os.devnull:
+                    os.symlink(os.devnull, os.path.join(copy, name))
+                else:
+                    # With its mode: netpolicy refuses a file that others can write.
+                    shutil.copy(path, os.path.join(copy, name))
             for name, text in self.changed.items():
-                self.write_one(copy, name, text)
+                self.place(self.make(copy, text), os.path.join(copy, name))
         except (OSError, shutil.Error) as error:
             self.module.fail_json(msg="policy files of %s cannot be copied: %s" % (self.dir, error))
         return copy
@@ -291,6 +328,17 @@ class Task:
         self.result.update(more, ruling=ruling, changed=False)
         self.module.fail_json(msg=msg, **self.result)
 
+    def write(self, texts, msg=""):
+        """Writes policy files; if that fails, ends the task, with the reason for the change of files before it."""
+        try:
+            self.files.write(texts)
+        except NotWritten as error:
+            if texts is self.files.before:
+                self.result["changed"] = True
+                msg += " The policy files are NOT restored:"
+            self.result.setdefault("ruling", "failed")
+            self.module.fail_json(msg=("%s %s" % (msg, error)).strip(), **self.result)
+
     def apply(self):
         """Brings the files into force."""
         options = self.module.params
@@ -326,7 +374,7 @@ class Task:
         """Puts the files in force without a daemon."""
         options = self.module.params
         if not changes:
-            self.files.write(self.files.changed)
+            self.write(self.files.changed)
             self.done("unchanged")
         before = set(each["id"] for each in self.netpolicy.in_force())
         if options["guard"]:
@@ -338,18 +386,20 @@ class Task:
         for option in ("disruptive", "allow_irreversible", "allow_inferred"):
             if options[option]:
                 arguments.append("--" + option.replace("_", "-"))
-        self.files.write(self.files.changed)
+        self.write(self.files.changed)
         try:
             answer = self.netpolicy.run(arguments, None if self.files.dir == POLICY_DIRS[-1] else [self.files.dir])
         except BaseException:
-            self.files.write(self.files.before)
+            # The task has failed with its reason already, and prints nothing more.
+            with contextlib.suppress(NotWritten):
+                self.files.write(self.files.before)
             raise
         verdicts = answer.data.get("verdicts")
         more = dict(verdicts=verdicts) if verdicts is not None else {}
         if answer.code == DONE:
             self.result["transactions"] = [each["id"] for each in self.netpolicy.in_force() if each["id"] not in before]
             self.done(answer.data.get("ruling", "applied"), **more)
-        self.files.write(self.files.before)
+        self.write(self.files.before, answer.words)
         if answer.code == REVERTED and "ruling" in answer.data:
             ruling = answer.data["ruling"]
             words = "too little traffic to judge the change" if ruling == "not-judged" else "the guard reverted the change"
@@ -361,14 +411,14 @@ class Task:
     def by_daemon(self, before):
         """Writes the files, and waits until the daemon has them in force or has judged them."""
         seen = set((each["service"], each["unix_micros"]) for each in before["verdicts"])
-        self.files.write(self.files.changed)
+        self.write(self.files.changed)
         ruling, msg, verdicts = self.outcome(before, seen)
         if verdicts:
             self.result["verdicts"] = verdicts
         if msg is None:
             self.done(ruling)
         status = self.netpolicy.status()
-        self.files.write(self.files.before)
+        self.write(self.files.before, msg)
         if status:
             self.wait_for_read(status)
         self.undone(ruling, msg + " The policy files were restored.")
@@ -429,7 +479,7 @@ class Task:
         if self.module.check_mode or not self.result["changed"]:
             self.done("restored" if not self.result["changed"] else "planned")
         status = self.netpolicy.status()
-        self.files.write(self.files.changed)
+        self.write(self.files.changed)
         if status and self.files.changed and self.wait_for_read(status) is None:
             self.undone("failed", "the daemon did not read the restored policy files within %d s" % NOTICES_WITHIN)
         for each in reversed(left):
