@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use model::{
 use session::guard_process::Guardian;
 use session::{Fault, Session, Silent, clock};
 
-use crate::bell::Bell;
+use crate::bell::{Bell, lock};
 use crate::event_loop::EventLoop;
 use crate::event_sources::GUARDED;
 use crate::guard_groups::{GuardGroup, GuardedService, grouped};
@@ -229,7 +229,8 @@ impl GuardedTrials {
         let Judging { policy, netns, watched, within, members, purpose } = judging;
         let settings = changes.changes().map(|change| (knob_of(change.to()), change.to().clone())).collect();
         let (stop, judged) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
-        let (stopped, result, done) = (Arc::clone(&stop), Arc::clone(&judged), Arc::clone(&self.done));
+        let stopped = Arc::clone(&stop);
+        let ending = Ending { judged: Arc::clone(&judged), done: Arc::clone(&self.done) };
         let wrote = Arc::new(AtomicBool::new(false));
         let writes = Arc::clone(&wrote);
         let within = Duration::from_nanos(within.0);
@@ -238,6 +239,8 @@ impl GuardedTrials {
             Purpose::Asked | Purpose::Attempt(_) => None,
         };
         let work = move || {
+            // Dropped last, when the trial has restored everything.
+            let ending = ending;
             let mut is_stopped = || stopped.load(Ordering::Relaxed);
             let proposal = Proposal {
                 policy: &policy,
@@ -261,8 +264,7 @@ impl GuardedTrials {
                 let proof = of_proof.map(|proof| with_pairs(proof, &outcome, &session));
                 Ok(Some((outcome, proof)))
             });
-            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-            done.ring();
+            *lock(&ending.judged) = Some(outcome);
         };
         let thread = std::thread::Builder::new().name("guard".to_owned()).spawn(work);
         let thread =
@@ -274,7 +276,7 @@ impl GuardedTrials {
     /// Returns the result of the trial, if it has ended.
     pub(crate) fn take(&mut self, now: Nanoseconds) -> Option<TrialResult> {
         self.done.silence();
-        let judged = self.running.as_ref()?.judged.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let judged = lock(&self.running.as_ref()?.judged).take()?;
         let RunningTrial { thread, settings, members, stop, wrote, purpose, .. } = self.running.take()?;
         let _ended = thread.join();
         if let Purpose::Proof(target, _) = purpose {
@@ -396,6 +398,21 @@ pub(crate) fn of_group(group: &GuardGroup, members: &ServiceMembers) -> ServiceM
     group.services.iter().map(|name| (name.clone(), members.get(name).cloned().unwrap_or_default())).collect()
 }
 
+/// The end of a trial's thread. Dropping this value wakes the daemon, with a fault if the thread panicked.
+struct Ending {
+    judged: Arc<Mutex<Option<Outcomes>>>,
+    done: Arc<Bell>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let fault =
+            || Fault::failed("the guard failed because of a bug in netpolicy; its changes were rolled back");
+        lock(&self.judged).get_or_insert_with(|| Err(fault()));
+        self.done.ring();
+    }
+}
+
 /// Whether these are the services for which a change was judged: of each service, at least one process must
 /// still be running. Worker processes come and go, and a service that is matched by its executable may have
 /// processes in containers that the change did not affect.
@@ -429,6 +446,20 @@ mod test {
 
     use super::*;
     use crate::guard_groups::test::{of_queues, service};
+
+    #[test]
+    fn a_guard_whose_thread_panics_ends_with_a_fault_and_wakes_the_daemon() {
+        let (judged, done) = (Arc::new(Mutex::new(None)), Arc::new(Bell::new().expect("a bell")));
+        let ending = Ending { judged: Arc::clone(&judged), done: Arc::clone(&done) };
+        let thread = std::thread::spawn(move || {
+            let _ending = ending;
+            panic!("as a bug would");
+        });
+        assert!(thread.join().is_err());
+        assert!(matches!(&*lock(&judged), Some(Err(_))));
+        let rung = rustix::io::read(&*done, &mut [0; 8]);
+        assert_eq!(rung, Ok(8));
+    }
 
     #[test]
     fn what_hurt_a_service_is_not_tried_again_because_one_of_its_workers_is_another() {
