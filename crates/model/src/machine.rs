@@ -132,8 +132,7 @@ impl MachineDescription {
             cautions
                 .push(format!("{side}: CPUs may enter idle state {name}, and take {exit_us} us to wake up"));
         }
-        let powersave = self.governors.iter().find(|governor| *governor == "powersave");
-        if let Some(governor) = powersave {
+        if let Some(governor) = self.governors.iter().find(|governor| *governor != "performance") {
             cautions.push(format!("{side}: the frequency governor is {governor}"));
         }
         let Some(device) = &self.device else { return cautions };

@@ -83,7 +83,16 @@ fn measure(asked: &Asked) -> Result<i32> {
     let own = std::env::current_exe().map_err(|error| format!("the path of this program: {error}"))?;
     let netpolicy = own.with_file_name("netpolicy").to_string_lossy().into_owned();
     let (configure, nic) = match asked.options.value("--e1000e") {
-        Some(usecs) => (format!("ethtool -C e1000e0 rx-usecs {usecs}"), "e1000e0"),
+        Some(_) if asked.options.value("--queues").is_some() => {
+            return Err("--queues and --e1000e exclude each other".into());
+        }
+        Some(_) if matches!(asked.kind, Some(Kind::Patched)) => {
+            return Err("the patched kernel has no e1000e".into());
+        }
+        Some(usecs) => {
+            let usecs: u16 = usecs.parse().map_err(|_| format!("--e1000e {usecs}: not a number"))?;
+            (format!("ethtool -C e1000e0 rx-usecs {usecs}"), "e1000e0")
+        }
         None => (format!("ethtool -L virtio0 combined {}", asked.options.number("--queues", 1)?), "virtio0"),
     };
     guest.has_e1000e = nic == "e1000e0";

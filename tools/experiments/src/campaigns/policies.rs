@@ -288,8 +288,8 @@ pub(super) fn empty(arguments: &Policies, mixtures: &[Mixture], title: &str) -> 
     }
 }
 
-/// Runs the experiments one after another. If one is interrupted, the others are not run. A mixed experiment gives two variants: one for
-/// each kind of workload.
+/// Runs the experiments one after another. If one is interrupted, the others are not run. A mixed experiment
+/// gives two variants: one for each kind of workload.
 fn experiments<S: Mixes>(
     arguments: &Policies,
     context: &Context<'_>,

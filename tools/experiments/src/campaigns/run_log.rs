@@ -105,14 +105,16 @@ impl Earlier {
             }
             Origin::Simulated(_) => true,
         };
+        let now = workload.with_seed(seed);
+        let other_workload = evidence.iter().find_map(|run| differing(&run.workload.with_seed(seed), &now));
         let differs = if experiment.labels != labels {
             "configurations"
         } else if experiment.loads != loads {
             "loads"
         } else if (experiment.rounds, experiment.seed) != (rounds, seed) {
             "--repeats or --seed"
-        } else if evidence.iter().any(|run| run.workload.with_seed(seed) != workload.with_seed(seed)) {
-            "options of the workload"
+        } else if let Some(option) = &other_workload {
+            option
         } else if let Some(name) = other_option {
             name
         } else if of(then) != of(machines) || evidence.iter().any(other_host) {
@@ -124,6 +126,21 @@ impl Earlier {
         Err(Fault::new(Exit::Usage, format!("{path}: these runs differ in {differs}"))
             .hint("resume with the command that made them, or choose another file"))
     }
+}
+
+/// Returns the first option in which two workloads differ, such as `the workload's window`.
+fn differing(one: &Workload, other: &Workload) -> Option<String> {
+    let fields = |workload: &Workload| match serde_json::to_value(workload) {
+        Ok(serde_json::Value::Object(kinds)) => kinds.into_iter().next().map(|(_, fields)| fields),
+        _ => None,
+    };
+    let (ours, theirs) = (fields(one).unwrap_or_default(), fields(other).unwrap_or_default());
+    let names = ours.as_object().into_iter().flat_map(|fields| fields.keys());
+    let name = names.into_iter().find(|name| ours[name.as_str()] != theirs[name.as_str()]);
+    name.map_or_else(
+        || (one != other).then(|| "the workload".to_owned()),
+        |name| Some(format!("the workload's {name}")),
+    )
 }
 
 /// Parses the plan and the runs. A truncated last line is omitted.

@@ -162,9 +162,13 @@ impl Control {
         }
         let line = encode(request)?;
         let sent = write(&self.to, &line);
+        // If the server closed the connection, it sent the reason first.
         sent.map_err(|error| match self.replies.recv_timeout(Duration::from_secs(1)) {
-            // If the server closed the connection, it sent the reason first.
             Ok(Ok(Reply::Failed(failure))) => failure.into_fault(&self.server),
+            Ok(Ok(Reply::Hello(hello))) => {
+                hello.check(&self.server).err().unwrap_or_else(|| self.lose(error.to_string()))
+            }
+            Ok(Err(why)) => self.lose(why),
             _ => self.lose(error.to_string()),
         })
     }
@@ -265,7 +269,10 @@ fn by_ssh(host: &str, options: &TwoMachines) -> Result<(Link, Sink, Source), Fau
 /// Connects to `bench serve --listen` on another machine, and authenticates both ends.
 fn by_tcp(address: (&str, u16), peer: &Peer, token: &Token) -> Result<(Link, Sink, Source), Fault> {
     let failed = |error| Fault::file(peer.to_string(), error);
-    let listen = format!("run `netpolicy bench serve --listen {peer} --token FILE` there");
+    // `--listen` takes no host name.
+    let to = address.to_socket_addrs().ok().and_then(|mut to| to.next());
+    let listen = to.map_or_else(|| "ADDRESS:PORT".to_owned(), |to| to.to_string());
+    let listen = format!("run `netpolicy bench serve --listen {listen} --token FILE` there");
     let stream = connected(address).map_err(|error| failed(error).hint(listen))?;
     // Messages mark the start and end of a window, so they must not be delayed.
     stream.set_nodelay(true).map_err(failed)?;
