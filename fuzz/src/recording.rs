@@ -31,6 +31,10 @@ static NODE: LazyLock<Value> = LazyLock::new(|| generated(&KNOWN, LARGE));
 /// A generated recording with one device of each kind.
 static STACKED: LazyLock<Value> = LazyLock::new(|| generated(&SMALL, STACK));
 
+/// The number of positions that the two bytes of an edit can name. In larger documents, the edits are spread
+/// evenly.
+const POSITIONS: usize = 1 << 16;
+
 /// The maximum number of edits per input.
 const EDITS_MAX: usize = 16;
 
@@ -65,8 +69,8 @@ fn shorten(value: &mut Value) {
 fn damaged(known: &Value, edits: &[u8]) {
     let mut document = known.clone();
     for edit in edits.chunks_exact(6).take(EDITS_MAX) {
-        let at = usize::from(u16::from_le_bytes([edit[0], edit[1]]));
-        let mut left = at % parts(&document).max(1);
+        let (at, parts) = (usize::from(u16::from_le_bytes([edit[0], edit[1]])), parts(&document).max(1));
+        let mut left = if parts > POSITIONS { at * parts / POSITIONS } else { at % parts };
         change(&mut document, &mut left, edit[2], u16::from_le_bytes([edit[3], edit[4]]), edit[5]);
     }
     read(document.to_string().as_bytes());

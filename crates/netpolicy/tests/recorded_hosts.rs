@@ -351,7 +351,10 @@ fn an_interrupt_that_only_looks_like_a_queues_is_not_pinned_unless_that_is_allow
     };
     assert_eq!(pins(&policy), 0);
     let words = printed(&policy, &host, &Resolved::default()).expect("planned");
-    assert!(words.contains("the driver does not report the queues of 4 interrupt(s)"), "{words}");
+    assert!(
+        words.contains("4 interrupt(s) are not pinned: the driver does not report their queues"),
+        "{words}"
+    );
     assert!(words.contains("`eth0-rxtx-0`, inferred from its name"), "{words}");
     policy.inferred = true;
     assert_eq!(pins(&policy), 4);

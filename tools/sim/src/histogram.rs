@@ -58,18 +58,14 @@ impl Histogram {
     /// Returns the percentile given in ten-thousandths: the middle of its bucket.
     #[expect(clippy::cast_precision_loss, reason = "below 2^14")]
     pub fn quantile(&self, parts: u64) -> u64 {
-        self.middle(self.buckets.value_at_quantile(parts as f64 / 10_000.0))
+        self.buckets.median_equivalent(self.buckets.value_at_quantile(parts as f64 / 10_000.0))
     }
 
     /// Iterates over the non-empty buckets, each as its middle and its count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.buckets
-            .iter_recorded()
-            .map(|step| (self.middle(step.value_iterated_to()), step.count_since_last_iteration()))
-    }
-
-    fn middle(&self, span: u64) -> u64 {
-        self.buckets.median_equivalent(span).clamp(self.buckets.min(), self.buckets.max())
+        self.buckets.iter_recorded().map(|step| {
+            (self.buckets.median_equivalent(step.value_iterated_to()), step.count_since_last_iteration())
+        })
     }
 }
 

@@ -80,7 +80,7 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("netpolicy-model", &["schemars", "serde"]),
     ("netpolicy-plan", &["thiserror"]),
     ("netpolicy-policy-file", &["serde_json", "strsim", "toml"]),
-    ("netpolicy-sim", &["thiserror"]),
+    ("netpolicy-sim", &["hdrhistogram", "thiserror"]),
 ];
 
 /// Crates for the command line and the terminal, which no program that runs unattended as root may contain.
