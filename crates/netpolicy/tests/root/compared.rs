@@ -23,7 +23,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test(
             "compared/loss_while_a_candidate_is_in_force_is_not_blamed_on_it",
             &[Need::Root, Need::Bpf, Need::Memcached, Need::Program("iptables"), Need::Program("ethtool")],
-            lossy,
+            repeated(lossy),
         ),
         test("compared/what_a_quiet_machine_recorded_is_found_worse_again", &[], again),
         test("compared/the_same_twice_has_no_winner", NEEDS, repeated(same)),
