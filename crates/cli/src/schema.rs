@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use model::facts::with_dashes;
+use model::facts::{with_dashes, without_links};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
@@ -54,7 +54,7 @@ fn readable(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
             if let Some(Value::String(description)) = fields.get_mut("description") {
-                *description = without_links(description).replace("`None`", "`null`");
+                *description = without_links(description, link).replace("`None`", "`null`");
             }
             fields.values_mut().for_each(readable);
         }
@@ -63,26 +63,9 @@ fn readable(schema: &mut Value) {
     }
 }
 
-/// Replaces each rustdoc link by the name of the field or setting: ``[`Self::client`]`` becomes `client`.
-fn without_links(mut text: &str) -> String {
-    let mut readable = String::new();
-    while let Some((before, link, after)) = next_link(text) {
-        let (path, name) = link.rsplit_once("::").unwrap_or(("", link));
-        readable.push_str(before);
-        readable.push_str(&match path.ends_with("Knob") {
-            true => format!("the setting `{}`", with_dashes(name)),
-            false => format!("`{name}`"),
-        });
-        text = after;
-    }
-    readable + text
-}
-
-/// Splits a text at its first rustdoc link.
-fn next_link(text: &str) -> Option<(&str, &str, &str)> {
-    let (before, rest) = text.split_once("[`")?;
-    let (link, after) = rest.split_once("`]")?;
-    Some((before, link, after))
+/// How a description shows a rustdoc link: as the name of a setting or of a field.
+fn link(path: &str, name: &str) -> String {
+    if path.ends_with("Knob") { format!("the setting `{}`", with_dashes(name)) } else { format!("`{name}`") }
 }
 
 /// Prints a schema.

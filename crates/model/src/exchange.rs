@@ -123,8 +123,7 @@ pub enum Asks {
     },
     /// `GET` of one path over HTTP/1.1, with keep-alive connections.
     Http {
-        /// The path, starting with `/`. At most 1024 bytes, printable, no
-        /// spaces.
+        /// The path, starting with `/`. At most 1024 bytes, printable, no spaces.
         path: String,
     },
 }

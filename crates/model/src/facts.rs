@@ -139,21 +139,23 @@ const SOURCE: &str = "Source: ";
 /// Formats a paragraph on one line for display. A link such as ``[`NapiKnob::Threaded`]`` becomes its last
 /// name in the kernel's spelling.
 fn one_line(paragraph: &str) -> String {
-    let mut text = String::new();
-    for word in paragraph.split_whitespace() {
-        if !text.is_empty() {
-            text.push(' ');
-        }
-        match word.split_once("[`").and_then(|(before, rest)| Some((before, rest.split_once("`]")?))) {
-            Some((before, (link, after))) => {
-                text.push_str(before);
-                text.push_str(&with_dashes(link.rsplit("::").next().unwrap_or(link)));
-                text.push_str(after);
-            }
-            None => text.push_str(word),
-        }
+    let words: Vec<&str> = paragraph.split_whitespace().collect();
+    without_links(&words.join(" "), |_, name| with_dashes(name))
+}
+
+/// Replaces each rustdoc link of a text, such as ``[`NapiKnob::Threaded`]``, by what `shown` returns for its
+/// path (`NapiKnob`) and its last name (`Threaded`).
+pub fn without_links(mut text: &str, shown: impl Fn(&str, &str) -> String) -> String {
+    let mut readable = String::new();
+    while let Some((before, (link, after))) =
+        text.split_once("[`").and_then(|(before, rest)| Some((before, rest.split_once("`]")?)))
+    {
+        let (path, name) = link.rsplit_once("::").unwrap_or(("", link));
+        readable.push_str(before);
+        readable.push_str(&shown(path, name));
+        text = after;
     }
-    text
+    readable + text
 }
 
 /// Converts a variant's name to the kernel's spelling: `GroFlushTimeout` becomes `gro-flush-timeout`.

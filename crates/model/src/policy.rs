@@ -202,8 +202,7 @@ pub struct Goal {
     pub p50: Option<Nanoseconds>,
     /// The maximum 99th percentile of the response time.
     pub p99: Option<Nanoseconds>,
-    /// How long the goal must be missed before netpolicy reacts: 10 s to 24 h;
-    /// `None` for 5 minutes.
+    /// How long the goal must be missed before netpolicy reacts: 10 s to 24 h; `None` for 5 minutes.
     #[serde(rename = "for", default, skip_serializing_if = "Option::is_none")]
     pub missed_for: Option<Nanoseconds>,
     /// The reaction to a missed goal. Only a service's request can have one.

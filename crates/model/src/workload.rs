@@ -397,6 +397,32 @@ mod test {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn descriptions_state_the_limits_that_are_checked() {
+        let schema = serde_json::to_string(&schemars::schema_for!(Workload)).expect("a schema");
+        let grouped = |limit: u32| match (limit / 1_000_000, limit / 1_000 % 1_000, limit % 1_000) {
+            (0, 0..10, _) => limit.to_string(),
+            (0, thousands, rest) => format!("{thousands} {rest:03}"),
+            (millions, thousands, rest) => format!("{millions} {thousands:03} {rest:03}"),
+        };
+        let mib = |limit: u32| format!("{} MiB.", limit >> 20);
+        let path = u32::try_from(ForeignWorkload::PATH_BYTES_MAX).expect("a small limit");
+        for said in [
+            format!("separate epoll. Range 1 to {}.", Pace::THREADS_MAX),
+            format!("of each thread. Range 1 to {}.", grouped(Pace::CONNECTIONS_MAX)),
+            format!("at most {} for each thread.", grouped(Pace::CONNECTIONS_MAX)),
+            format!("per connection. Range 1 to {}.", grouped(Pace::DEPTH_MAX)),
+            format!("uniformly. Range 1 to {}.", grouped(MemcachedWorkload::KEYS_MAX)),
+            format!("The number of keys. Range 1 to {}.", grouped(ForeignWorkload::KEYS_MAX)),
+            format!("in bytes. Range 0 to {}.", grouped(ForeignWorkload::VALUE_BYTES_MAX)),
+            format!("At most {} bytes", grouped(path)),
+            format!("in bytes. Range 1 to {}", mib(ExchangeWorkload::BYTES_MAX)),
+            format!("a multiple of {} up to {}", StorageWorkload::ALIGNMENT, mib(StorageWorkload::BYTES_MAX)),
+        ] {
+            assert!(schema.contains(&said), "{said}: {schema}");
+        }
+    }
+
     /// The number of midpoints in (0, 1) at which a distribution is averaged.
     const STEPS: u32 = 1_000_000;
 

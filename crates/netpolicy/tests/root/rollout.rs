@@ -376,6 +376,10 @@ for renames in 3, 1:
         files.write(files.changed)
     except NotWritten as error:
         print(str(error).partition(": ")[2], sorted(os.listdir(sys.argv[1])), open(first).read())
+try:
+    files.write(files.before)
+except NotWritten as error:
+    print(str(error).partition(": ")[2])
 "#;
 
 fn module(scratch: &Scratch, name: &str, arguments: &Value) -> Result<Value, Failed> {
@@ -470,7 +474,8 @@ fn arguments() -> Result<(), Failed> {
     command.env("PYTHONPATH", std::env::join_paths([scratch.path(""), installed])?);
     let (data, words) = ended(&mut command, 0)?;
     let expected = "Not a directory. No policy file was changed. ['a.toml'] before\n\
-                    No space left on device. NOT restored: a.toml. ['a.toml'] after\n";
+                    No space left on device. NOT restored: a.toml. ['a.toml'] after\n\
+                    No space left on device. NOT restored: a.toml, b.toml.\n";
     assert_eq!(data, expected, "{words}");
     Ok(())
 }

@@ -248,6 +248,15 @@ mod test {
     }
 
     #[test]
+    fn two_workloads_differ_in_an_option_that_is_named() {
+        let workload = |words: &str| Workload::Memcached(command(words).workload(1));
+        let differs = |words: &str| differing(&workload("--rate 20K"), &workload(words));
+        assert_eq!(differs("--rate 50K"), None, "the loads are compared apart");
+        assert_eq!(differs("--rate 20K --seconds 9s").as_deref(), Some("the workload's window"));
+        assert_eq!(differs("--rate 20K --keys 7").as_deref(), Some("the workload's keys"));
+    }
+
+    #[test]
     fn a_log_that_ends_inside_a_character_is_read_up_to_its_last_line() {
         let results = plan(&command("--rate 20K"));
         let mut text = line(&results).expect("plain data");

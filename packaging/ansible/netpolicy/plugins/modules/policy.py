@@ -205,7 +205,10 @@ class Files:
             self.module.fail_json(msg="%s: %s" % (path, error.strerror))
 
     def write(self, texts):
-        """Writes or removes files of the policy directory, each at once; after an error, none is changed."""
+        """Writes or removes files of the policy directory, each at once; after an error, none is changed.
+
+        With the texts before the task, those that could be restored stay so.
+        """
         made, done = {}, []
         try:
             for name, text in texts.items():
@@ -214,7 +217,10 @@ class Files:
                 self.place(made[name], os.path.join(self.dir, name))
                 done.append(name)
         except OSError as error:
-            left = [name for name in done if not self.is_restored(name)]
+            if texts is self.before:
+                left = [name for name in texts if name not in done]
+            else:
+                left = [name for name in done if not self.is_restored(name)]
             state = "NOT restored: %s" % ", ".join(left) if left else "No policy file was changed"
             raise NotWritten("%s: %s. %s." % (self.dir, error.strerror, state))
         finally:
@@ -335,7 +341,6 @@ class Task:
         except NotWritten as error:
             if texts is self.files.before:
                 self.result["changed"] = True
-                msg += " The policy files are NOT restored:"
             self.result.setdefault("ruling", "failed")
             self.module.fail_json(msg=("%s %s" % (msg, error)).strip(), **self.result)
 
@@ -399,6 +404,7 @@ class Task:
         if answer.code == DONE:
             self.result["transactions"] = [each["id"] for each in self.netpolicy.in_force() if each["id"] not in before]
             self.done(answer.data.get("ruling", "applied"), **more)
+        self.result.update(more)
         self.write(self.files.before, answer.words)
         if answer.code == REVERTED and "ruling" in answer.data:
             ruling = answer.data["ruling"]
